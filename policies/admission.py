@@ -53,7 +53,6 @@ from .contract import (
 from .estimate.retry import RETRY, RetryAdvice, longest_return_s
 from .hooks import Policy
 from .laws.aside import AsideTickets
-from .laws.crowd_law import CrowdLaw
 from .laws.law import AllLaws
 from .laws.slot_use import SLOT_USE, SlotUse, was_used
 from .leases import Lease
@@ -149,7 +148,8 @@ class AdmissionPolicy:
         self._ready = ReadyList(state, settings, self.policy, self._room)
         self._use = SlotUse(state, settings, self.policy, self._room)
         self._aside = AsideTickets(state, self.policy)
-        self.laws = AllLaws(self._use, CrowdLaw(state, self.policy, self._room), self._aside)
+        self.crowds.configure(self.policy.large_slots, self._room.network_shares)
+        self.laws = AllLaws(self._use, self.crowds, self._aside)
         #: For `progress`, which is told of each download many times a second.
         self._measured = state.capacity.measured
         #: What `Policy.spare` answered as time passed last, less what has started since; whether
@@ -737,7 +737,7 @@ class AdmissionPolicy:
         """
         self._report_immediate_starts(now)
         present, shares = len(self.pool) + len(self.queue), self.settings.network_shares
-        owners = self.state.crowds.of_owners()
+        owners = self.crowds.of_owners()
         self.network_order.earn(goodput_bytes_s, present, owners, shares, now)
         wanted = bool(self.queue.here) or self.pool.paused > 0
         running = self.pool.large_active
@@ -1246,7 +1246,7 @@ class AdmissionPolicy:
             if at is None:
                 continue
             waits = proven and queue.table.state[at] == WAITING
-            if waits and self.state.crowds.stand_back_before(queue.turn(at), one.network):
+            if waits and self.crowds.stand_back_before(queue.turn(at), one.network):
                 queue.stand_back(at)
             self.laws.ticket_restored(at)
             if waits and queue.is_among_ready(at):

@@ -42,10 +42,13 @@ class AdmissionState:
     capacity: Capacity = field(default_factory=Capacity)
     reputation: Reputation = field(default_factory=Reputation)
     delivered: Delivered = field(default_factory=Delivered)
-    crowds: Crowds = field(default_factory=Crowds)
+    crowds: Crowds = field(init=False)
     network_order: NetworkOrder = field(default_factory=NetworkOrder)
     first_uses: FirstUses = field(default_factory=FirstUses)
     #: No download starts; what runs may finish, new requests are queued.
     closed: bool = False
     #: A server before this one told clients to return by this time at the latest.
     told_before_until_s: float = -math.inf
+
+    def __post_init__(self) -> None:
+        self.crowds = Crowds(self.queue, self.pool, self.newcomers, self.estimator)

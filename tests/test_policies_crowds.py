@@ -10,9 +10,11 @@ import pytest
 from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.contract import ELSEWHERE, Admit, Job, TicketRow, TicketState, Wait
 from tidegate.policies.laws import crowds as policy_crowds
-from tidegate.policies.laws.crowds import CROWDS, Crowds, CrowdTuning
+from tidegate.policies.laws.crowds import CROWDS, CrowdTuning
+from tidegate.policies.leases import Lease
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
+from tidegate.policies.state import AdmissionState
 
 SIZE = 10_000_000
 CROWD = ("192.0.2.7", "192.0.2.0/24")
@@ -28,6 +30,45 @@ def server(name: str = "ticket", **settings: int) -> AdmissionPolicy:
     given = {"slots": 8, "reserve_small": 0, "network_shares": 16, **settings}
     policy = make_policy(name, PolicySettings.model_validate(given), random.Random(1))
     return policy
+
+
+def is_of_crowd(policy: AdmissionPolicy, ticket: int) -> bool:
+    """Whether this waiting ticket counts with the crowd."""
+    table = policy.queue.table
+    row = table.rows[ticket]
+    return table.network[row] == CROWD[1] and policy.crowds.is_counted(row)
+
+
+class Counted:
+    """Crowds beside a queue, with tickets and leases that are counted."""
+
+    def __init__(self, slots: int) -> None:
+        self.state = AdmissionState()
+        self.crowds, self.queue = self.state.crowds, self.state.queue
+        self.crowds.configure(lambda: slots, 16)
+        self.asked = 0
+
+    def _job(self, network: str) -> Job:
+        self.asked += 1
+        return Job(f"c{self.asked}", "/f", SIZE, SIZE, network=(network,))
+
+    def ticket(self, network: str, *, back: bool = False) -> int:
+        row = self.queue.issue(self._job(network), SIZE, 0.0)
+        self.crowds.join(row, back=back)
+        if back:
+            self.queue.stand_back(row)
+        return row
+
+    def lease(self, network: str) -> Lease:
+        lease = self.state.pool.open(self._job(network), 0.0, None, True)
+        lease.network = network
+        self.crowds.lease_begins(lease, 0.0)
+        return lease
+
+    def loses(self, lease: Lease, *, slotless: bool = True) -> None:
+        self.crowds.count(lease, -1)
+        lease.slotless = slotless
+        self.crowds.count(lease, 1)
 
 
 def fill(policy: AdmissionPolicy, count: int, now: float, first: int = 0, **of: bool) -> None:
@@ -109,7 +150,7 @@ def test_nobody_of_a_crowd_is_told_a_place_before_one_of_it_who_came_first(seed:
                 decision = policy.offer(jobs[ticket], now, ticket)
                 if isinstance(decision, Admit):
                     del jobs[ticket]
-                elif isinstance(decision, Wait) and policy.crowds.of(ticket) == CROWD[1]:
+                elif isinstance(decision, Wait) and is_of_crowd(policy, ticket):
                     assert decision.place is not None
                     assert last is None or decision.place <= last[0], (last, ticket, decision)
                     last = decision.place, ticket
@@ -256,7 +297,8 @@ def test_a_ticket_that_a_node_gave_is_in_front_and_counts_with_its_crowd() -> No
     policy.advance(4.0)
     order = [row.client for row in policy.tickets()]
     assert order == ["a101", "a102", "a103", "a200", "h300", "h301"]
-    assert policy.crowds.of(ELSEWHERE) is None
+    assert policy.ticket(ELSEWHERE) is not None
+    assert policy.crowds.in_front(CROWD[-1]) == 4, "the next one has its place in front"
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
@@ -348,42 +390,44 @@ def test_the_older_of_two_places_that_leader_and_node_gave_one_client_stays() ->
 
 
 def test_ten_crowds_share_the_part_of_one() -> None:
-    crowds = Crowds()
+    counted = Counted(slots=40)
     for network in "abcdefghij":
-        crowds.add(ord(network), ord(network), network, back=True)
-    assert crowds.most_in_front(40, 16) == 2
-    assert not crowds.is_full("a", 40, 16, 0.0)
-    crowds.takes_slot("a")
-    crowds.takes_slot("a")
-    assert crowds.is_full("a", 40, 16, 0.0)
+        counted.ticket(network, back=True)
+    assert counted.crowds.part() == 2
+    assert not counted.crowds.is_full("a", 0.0)
+    counted.lease("a")
+    counted.lease("a")
+    assert counted.crowds.is_full("a", 0.0)
 
 
 def test_crowds_are_counted_by_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    crowds = Crowds()
+    counted = Counted(slots=8)
+    crowds = counted.crowds
     networks = ("10.1.1.0/24", "10.1.2.0/24", "10.1.2.0/24", "10.2.0.0/24")
-    for number, network in enumerate(networks):
-        crowds.add(number, number, network, back=False)
-    crowds.takes_slot(networks[-1])
-    assert crowds.of_owners() == [(3, 2), (2, 1)]
-    crowds.loses_slot(networks[-1])
-    crowds.regains_slot(networks[-1], holds=False)
-    crowds.remove(3)
-    assert crowds.of_owners() == [(3, 2)]
+    rows = [counted.ticket(network) for network in networks]
+    lease = counted.lease(networks[-1])
+    counted.lease(networks[0])
+    assert crowds.of_owners() == [(4, 2), (2, 1)]
+    counted.loses(lease)
+    crowds.lease_ends(lease, 0.0, used=False)
+    crowds.ticket_over(rows[3])
+    assert crowds.of_owners() == [(4, 2)]
+    counted.lease("10.3.0.0/24")
+    assert crowds.of_owners() == [(4, 2), (1, 1)], "one without a ticket counts as well"
     monkeypatch.setattr(policy_crowds, "CROWDS", CrowdTuning(counted=1))
-    assert crowds.of_owners() == [(1, 1)], "thousands are not counted at a look"
+    assert crowds.of_owners() == [(2, 1)], "thousands are not counted at a look"
 
 
 def test_what_a_crowd_wastes_is_held_against_it_for_a_while() -> None:
-    crowds = Crowds()
-    for _ in range(3):
-        crowds.takes_slot("a")
-    assert not crowds.is_full("a", 8, 16, 0.0)
-    crowds.loses_slot("a")
+    counted = Counted(slots=8)
+    crowds, leases = counted.crowds, [counted.lease("a") for _ in range(3)]
+    assert not crowds.is_full("a", 0.0)
+    counted.loses(leases[0])
     crowds.wastes_slot("a", 0.0)
     # Two have a slot; of four, one is lost and one was wasted.
-    assert crowds.is_full("a", 8, 16, 0.0)
-    assert not crowds.is_full("a", 8, 16, 600.0)
-    crowds.regains_slot("a", holds=True)
+    assert crowds.is_full("a", 0.0)
+    assert not crowds.is_full("a", 600.0)
+    counted.loses(leases[0], slotless=False)
     assert crowds.in_front("a") == 3
 
 
@@ -431,23 +475,36 @@ def test_a_crowd_that_does_not_use_its_slots_gets_no_more_though_nobody_else_wai
 
 
 def test_a_crowd_owes_until_a_client_of_a_network_that_does_not_uses_a_slot() -> None:
-    crowds = Crowds()
+    counted = Counted(slots=8)
+    crowds, queue = counted.crowds, counted.queue
     # The first was given its number elsewhere, and came before the second.
-    crowds.add(ELSEWHERE + 1, 0.5, "a", back=False)
-    crowds.add(1, 1, "a", back=False)
-    assert crowds.owe("a", lambda number: True) == [1, ELSEWHERE + 1]
-    crowds.owe("b", lambda number: True)
-    assert crowds.stands_back(ELSEWHERE + 1)
+    row = TicketRow(ELSEWHERE + 1, "e", "/f", SIZE, SIZE, 1.0, -1.0, TicketState.WAITING, 0.0)
+    queue.restore([row._replace(network="a")], 0.0, 9.0, lambda size: True)
+    first, second = queue.table.rows[ELSEWHERE + 1], counted.ticket("a")
+    crowds.ticket_restored(first)
+    assert not crowds.stands_back(first)
+    crowds.owe("a")
+    crowds.owe("b")
+    assert all(crowds.stands_back(row) and queue.stands_back(row) for row in (first, second))
     crowds.repay("b")
-    assert crowds.to_come_forward(8, 16, 0.0) == []
+    crowds.time_passes(0.0)
+    assert crowds.in_front("a") == 0
     crowds.repay("c")
-    assert crowds.to_come_forward(8, 16, 0.0) == [ELSEWHERE + 1, 1]
+    crowds.time_passes(0.0)
+    assert crowds.in_front("a") == 2
+    assert not any(queue.stands_back(row) for row in (first, second))
 
 
 def test_a_crowd_comes_forward_behind_many_that_may_not() -> None:
-    crowds = Crowds()
+    counted = Counted(slots=80)
+    crowds = counted.crowds
     for number in range(CROWDS.most_at_once):
-        crowds.add(number, number, f"owes {number}", back=False)
-        crowds.owe(f"owes {number}", lambda number: True)
-    crowds.add(99, 99, "free", back=True)
-    assert [crowds.to_come_forward(80, 16, 0.0) for _ in range(2)] == [[], [99]]
+        counted.ticket(f"owes {number}")
+        crowds.owe(f"owes {number}")
+    counted.ticket("free", back=True)
+    came = []
+    for _ in range(2):
+        crowds.time_passes(0.0)
+        came.append(crowds.in_front("free"))
+    assert came == [0, 1]
+    assert [*crowds.faults()] == []

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tidegate.policies.contract import Job, TicketState
 from tidegate.policies.hooks import AdmissionView, Policy
 from tidegate.policies.laws.first_use import FirstUses
+from tidegate.policies.laws.law import AllLaws
 from tidegate.policies.laws.slot_use import SlotUse, was_used
 from tidegate.policies.leases import Lease
 from tidegate.policies.room import Room
@@ -41,12 +42,14 @@ class Slots:
         policy = Policy(cast(AdmissionView, SimpleNamespace(settings=self.settings)))
         self.room = Room(self.state, self.settings, policy)
         self.use = SlotUse(self.state, self.settings, policy, self.room)
+        self.state.crowds.configure(policy.large_slots, self.room.network_shares)
+        self.laws = AllLaws(self.use, self.state.crowds)
 
     def starts(self, network: str = "") -> Lease:
         self.asked += 1
         lease = self.state.pool.open(Job(f"c{self.asked}", "file", BIG, BIG), self.now, None, True)
         lease.network = network
-        self.use.lease_begins(lease, self.now)
+        self.laws.lease_begins(lease, self.now)
         return lease
 
     def comes(self) -> None:
@@ -71,15 +74,17 @@ class Slots:
 
     def is_held_against(self, network: str) -> bool:
         """Whether a ticket of this network waits longer for slots that it lost."""
-        crowds, number = self.state.crowds, 10**9
-        crowds.add(number, number, network, back=True)
+        crowds, queue = self.state.crowds, self.state.queue
+        row = queue.issue(Job("one", "file", BIG, BIG, network=(network,)), BIG, self.now)
+        crowds.join(row, back=True)
         try:
-            return crowds.wastes(number, self.now + 10_000.0)
+            return crowds.weighs(row, self.now + 10_000.0) == 0.0
         finally:
-            crowds.remove(number)
+            crowds.ticket_over(row)
+            queue.end(row, TicketState.WITHDRAWN, self.now)
 
     def ends(self, lease: Lease) -> None:
-        self.use.lease_ends(lease, self.now, used=was_used(lease))
+        self.laws.lease_ends(lease, self.now, used=was_used(lease))
         self.state.pool.close(lease)
 
 
@@ -131,7 +136,7 @@ def test_one_without_a_slot_that_takes_a_share_pauses_ten_seconds_at_a_stretch()
     assert slots.use.wake_s(slots.now) == pytest.approx(slots.now, abs=10.0)
     assert slots.use.pauses(slots.now + 9.9) == ((), ())
     assert slots.use.pauses(slots.now + 10.0) == ((), (lease.id,))
-    slots.use.lease_idled(others[0], slots.now)
+    slots.laws.lease_idled(others[0], slots.now)
 
 
 def test_a_crowd_gives_up_lent_slots_and_those_that_end_forgive_no_lost_one() -> None:
@@ -221,7 +226,7 @@ class Life(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(self.leases))
         self.leases.remove(lease)
         if idle and not was_used(lease):
-            self.slots.use.lease_idled(lease, self.slots.now)
+            self.slots.laws.lease_idled(lease, self.slots.now)
         self.slots.ends(lease)
 
     @rule()

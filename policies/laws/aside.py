@@ -39,7 +39,7 @@ class AsideTickets(Law):
         if queue.forward() < len(queue):
             # The policy before this one may have left tickets behind.
             for number in list(queue.in_order()):
-                if not state.crowds.stands_back(number):
+                if not state.crowds.stands_back(queue.table.rows[number]):
                     self._come_forward(queue, number)
 
     @property
@@ -88,7 +88,7 @@ class AsideTickets(Law):
             for _, number in self._by_subnet[subnet][:LOOKS_PER_SUBNET]:
                 if not self._policy.stands_aside(rows[number], now):
                     self.ticket_over(rows[number])
-                    if not self._state.crowds.stands_back(number):
+                    if not self._state.crowds.stands_back(rows[number]):
                         self._come_forward(queue, number)
                     break
             if subnet in self._by_subnet:

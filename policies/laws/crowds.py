@@ -1,4 +1,4 @@
-"""What the new clients of one network may have of slots and turns while other clients wait.
+"""The law of crowds: what the new clients of one network may have while other clients wait.
 
 Invented names cost nothing, and under a policy of slots they would get all slots. So clients
 without evidence count as a *crowd* with their whole network (`Job.network`, `Job.known`). While
@@ -6,16 +6,16 @@ others wait, a crowd has a stated part of the slots for large jobs: half, as hon
 one address are half of all clients at times.
 
 A crowd's tickets in the order of turn count, and its slots. A ticket beyond its part *stands back*:
-all others that wait go first. It comes forward, to the place of its number, once one in front is
-done. So the order within a network stays strict, and so does the order of all others. A network
-that would not hold more than its part in strict order is done no later by this. Several crowds with
-tickets that stand back share that part. Slots that a crowd lost as it did not use them
-(`policies.laws.slot_use`) and slots that ran out unused a moment ago count too. So a network that
-uses nothing holds one slot at last.
+all others that wait go first, and it starts only in a slot that stood idle. It comes forward, to
+the place of its number, once one in front is done. So the order within a network stays strict, and
+so does the order of all others. A network that would not hold more than its part in strict order is
+done no later by this. Several crowds with tickets that stand back share that part. Slots that a
+crowd lost as it did not use them (`policies.laws.slot_use`) and slots that ran out unused a moment
+ago count too. So a network that uses nothing holds one slot at last.
 
 A crowd that had a slot for nothing *owes*: all of it stands back until a client that owes nothing
 has used a slot, or no other waits. So its early tickets do not waste slot after slot before any
-other client starts.
+other client starts. One that holds slots which it does not use stands aside.
 
 While no other client waits, a crowd may have all slots. Those beyond its part are only *lent*: once
 another client waits, the downloads that started last go on without a slot.
@@ -26,12 +26,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from ..crowd_debt import Owners
+from ..estimate.estimator import Estimator
+from ..estimate.newcomers import Newcomers
+from ..leases import Lease, LeasePool
 from ..network_shares import enclosing
+from ..queue.tickets import TicketQueue
+from .law import Law
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,53 +59,96 @@ class CrowdTuning:
 CROWDS = CrowdTuning()
 
 
-class Crowds:
-    """Counts what each crowd has in front, and which of its tickets stand back."""
+class Crowds(Law):
+    """Lets the tickets of crowds stand back, and come forward; it outlives the policy.
 
-    def __init__(self) -> None:
+    The crowd of a ticket is in the table of tickets, that of a lease in the lease.
+    """
+
+    keeps = "crowds are counted"
+
+    def __init__(
+        self, queue: TicketQueue, pool: LeasePool, newcomers: Newcomers, estimator: Estimator
+    ) -> None:
+        self._queue = queue
+        self._table = queue.table
+        self._pool = pool
+        self._newcomers = newcomers
+        self._estimator = estimator
+        #: The slots for large jobs; a crowd's parts of them, and 0 where it may have all.
+        self._slots: Callable[[], int] = lambda: 0
+        self._shares = 0
         #: Tickets of an earlier run whose network is unknown: they may be of any crowd.
-        self.unknown: set[int] = set()
-        #: Tickets in front and leases with a slot, and leases that lost theirs, by network.
-        self._in_front: Counter[str] = Counter()
-        self._without_slot: Counter[str] = Counter()
+        self._unknown: set[int] = set()
         #: Numbers of tickets in front, by network.
-        self._tickets: dict[str, set[int]] = {}
+        self._front: dict[str, set[int]] = {}
+        #: Tickets that stand back, in order, by network: turn and number.
+        self._back: dict[str, list[tuple[float, int]]] = {}
+        #: Slots of each crowd, and its downloads that lost theirs, which they did not use.
+        self._held: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
         #: Crowds that had a slot for nothing since another client used one.
         self._owing: set[str] = set()
         #: Slots that ran out unused, decaying, and when that was counted.
         self._wasted: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        #: Tickets that stand back, in order, by network: turn and number.
-        self._back: dict[str, list[tuple[float, int]]] = {}
-        #: The turns of those whose number is none, as it was given elsewhere (`queue.turns`).
-        self._turns: dict[int, float] = {}
-        #: The network of each stranger's ticket.
-        self._of: dict[int, str] = {}
 
-    @property
-    def backed(self) -> int:
-        """How many crowds have tickets that stand back."""
-        return len(self._back)
+    def configure(self, slots: Callable[[], int], shares: int) -> None:
+        """Another policy: it says how many slots there are for large jobs."""
+        self._slots, self._shares = slots, shares
 
-    def most_in_front(self, slots: int, shares: int) -> int:
-        """What one crowd may have in front of the slots; all of them if `shares` is 0."""
-        if not shares:
+    # -- what a crowd has --------------------------------------------------------------------------
+
+    def of_owners(self) -> Owners:
+        """What the crowds of each /16 or /32 have in front; of the first `counted` crowds."""
+        owners: dict[str, tuple[int, int]] = {}
+        others = (network for network in self._held if network not in self._front)
+        for network in islice(chain(self._front, others), CROWDS.counted):
+            downloads, networks = owners.get(name := enclosing(network)[-1], (0, 0))
+            owners[name] = downloads + self.in_front(network), networks + 1
+        return list(owners.values())
+
+    def in_front(self, network: str) -> int:
+        """Tickets in front and slots of one crowd."""
+        return self._waiting(network) + self._held[network]
+
+    def _waiting(self, network: str) -> int:
+        return len(self._front.get(network, ()))
+
+    def part(self) -> int:
+        """What one crowd may have in front of the slots; all of them without shares."""
+        slots = self._slots()
+        if not self._shares:
             return slots
-        part = slots * shares / (shares + CROWDS.beside)
+        part = slots * self._shares / (self._shares + CROWDS.beside)
         return max(1, int(part / max(1, len(self._back))))
 
-    def is_full(self, network: str, slots: int, shares: int, now: float) -> bool:
+    def is_full(self, network: str, now: float) -> bool:
         """Whether a crowd has as much in front as it may have.
 
         At least one is never taken away for slots that it does not use.
         """
-        if not shares:
+        if not self._shares:
             return False
         if network in self._owing:
             return True
-        most = self.most_in_front(slots, shares) - self._unused(network, now)
-        return self._in_front[network] >= max(1, most)
+        return self.in_front(network) >= max(1, self.part() - self._unused(network, now))
 
-    def is_behind(self, turn: float, network: str, slots: int, shares: int, now: float) -> bool:
+    def beyond(self) -> dict[str, int]:
+        """How many slots beyond its part each crowd has."""
+        if not self._shares:
+            return {}
+        most = self.part()
+        return {network: held - most for network, held in self._held.items() if held > most}
+
+    def others_wait(self, network: str) -> bool:
+        """Whether a client that is surely not of this crowd waits in its turn."""
+        return self._queue.forward() - len(self._unknown) > self._waiting(network)
+
+    def _unused(self, network: str, now: float) -> int:
+        """Slots that a crowd has, or lately had, and does not use."""
+        return self._lost[network] + int(self._wasted_lately(network, now))
+
+    def _is_behind(self, turn: float, network: str, now: float) -> bool:
         """Whether a ticket that joins a crowd stands back, so that its order stays strict.
 
         A place in front that has just become free belongs to the first of those that stand back,
@@ -108,186 +156,223 @@ class Crowds:
         """
         if network in self._back:
             return self.stand_back_before(turn, network)
-        return self.is_full(network, slots, shares, now)
+        return self.is_full(network, now)
 
     def stand_back_before(self, turn: float, network: str) -> bool:
         """Whether any of this network that come before this turn stand back."""
         return network in self._back and self._back[network][0][0] < turn
 
-    # -- tickets ---------------------------------------------------------------------------------
+    def stands_back(self, row: int) -> bool:
+        """Whether this ticket stands back for its crowd."""
+        back = self._back.get(self._table.network[row])
+        return back is not None and self._back_at(back, row) < len(back)
 
-    def add(self, number: int, turn: float, network: str, *, back: bool) -> None:
-        """A stranger of this network has a new ticket, in front or not."""
-        self._of[number] = network
-        if turn != number:
-            self._turns[number] = turn
+    def is_counted(self, row: int) -> bool:
+        """Whether this ticket counts with a crowd."""
+        in_front = self._table.number[row] in self._front.get(self._table.network[row], ())
+        return in_front or self.stands_back(row)
+
+    def _entry(self, row: int) -> tuple[float, int]:
+        return self._queue.turn(row), self._table.number[row]
+
+    def _back_at(self, back: list[tuple[float, int]], row: int) -> int:
+        """Where this ticket is among those that stand back; behind all where it is not."""
+        at = bisect_left(back, entry := self._entry(row))
+        return at if at < len(back) and back[at] == entry else len(back)
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether any crowd has, or lately had, slots that it does not use."""
+        return bool(self._wasted or self._lost)
+
+    def holds_newcomer(self, network: str, now: float) -> bool:
+        """Whether its crowd has as much in front as it may have."""
+        return bool(network) and self._is_behind(self._queue.next_number, network, now)
+
+    def stands_aside(self, row: int, now: float) -> bool:
+        """Whether slots are better kept from this ticket's crowd, as it does not use those it has.
+
+        Also while no other client waits: the next to come would find all slots in such hands. But
+        where it makes way, never while nothing runs.
+        """
+        network = self._table.network[row]
+        unused = self._unused(network, now) if network and self.holds_any else 0
+        if not unused:
+            return False
+        if self._shares and self._held[network] >= max(1, self.part() - unused):
+            return True
+        return self._pool.large_active > 0 and self.makes_way(row)
+
+    def makes_way(self, row: int) -> bool:
+        """Whether it stands back, and a ticket of another network is there to go first."""
+        if not (self._queue.stands_back(row) and self.stands_back(row)):
+            return False
+        return self._queue.forward() > self._waiting(self._table.network[row])
+
+    def weighs(self, row: int, now: float) -> float:
+        """Nothing where its crowd has slots that it does not use."""
+        network = self._table.network[row]
+        unused = network and self._unused(network, now) and self.is_counted(row)
+        return 0.0 if unused else 1.0
+
+    def turn(self, row: int, place: int, now: float) -> int:
+        """A crowd that has all its part starts in that many slots.
+
+        Those of it that stand back come between the others, and the others, later ones too,
+        between them.
+        """
+        queue, back = self._queue, self._back
+        if not back or (queue.stands_back(row) and not self.makes_way(row)):
+            return place
+        slots, part = self._slots(), self.part()
+        if not queue.stands_back(row):
+            rest = max(1, slots - part * len(back))
+            return place + min(queue.back_before(row), place * (slots - rest) // rest)
+        network = self._table.network[row]
+        before = bisect_left(back[network], self._entry(row))
+        behind = math.ceil(max(1, self.in_front(network) + before + 1 - part) * slots / part)
+        to_come = self._newcomers.rate(now) * self._estimator.raw_s(behind, now)
+        return max(queue.place_forward(row) + before, min(place + int(to_come), behind))
+
+    def faults(self) -> Iterator[str]:
+        """Each of these tickets waits, and stands back in the queue where it does here."""
+        rows = self._table.rows
+        queued = set(self._queue.in_order())
+        for network, numbers in self._front.items():
+            for number in numbers:
+                if number not in queued or self._table.network[rows[number]] != network:
+                    yield f"ticket {number} of {network} does not wait in front"
+        for network, back in self._back.items():
+            for _, number in back:
+                if number not in queued or self._table.network[rows[number]] != network:
+                    yield f"ticket {number} of {network} does not wait behind"
+                elif not self._queue.stands_back(rows[number]):
+                    yield f"ticket {number} stands back for its crowd, but not in the queue"
+        large = [one for one in self._pool.leases.values() if one.large and one.network]
+        held = Counter(lease.network for lease in large if not lease.slotless)
+        lost = Counter(lease.network for lease in large if lease.slotless and not lease.lent)
+        if (held, lost) != (self._held, self._lost):
+            yield f"slots {self._held} for {held}, lost {self._lost} for {lost}"
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def ticket_waits(self, row: int, now: float) -> None:
+        """A stranger's ticket joins its crowd, in front or not."""
+        network = self._table.network[row]
+        if network:
+            back = self._is_behind(self._queue.turn(row), network, now)
+            self.join(row, back=back)
+            if back:
+                self._queue.stand_back(row)
+
+    def join(self, row: int, *, back: bool) -> None:
+        """Count a stranger's ticket with its crowd, in front or not."""
+        number, network = self._table.number[row], self._table.network[row]
         if back:
-            insort(self._back.setdefault(network, []), (turn, number))
+            insort(self._back.setdefault(network, []), self._entry(row))
         else:
-            self._front(number, network)
+            self._front.setdefault(network, set()).add(number)
 
-    def restore(self, number: int, turn: float, network: str, *, back: bool) -> None:
+    def ticket_restored(self, row: int) -> None:
         """A ticket of an earlier run stands as it stood, so that no place grows by it.
 
         One without a network may be of any crowd.
         """
-        if number in self._of:
-            return
-        if network:
-            self.add(number, turn, network, back=back)
-        else:
-            self.unknown.add(number)
+        if not self._table.network[row]:
+            self._unknown.add(self._table.number[row])
+        elif not self.is_counted(row):
+            self.join(row, back=self._queue.stands_back(row))
 
-    def remove(self, number: int) -> None:
-        """A ticket is over, or has become a lease; others than strangers' are ignored."""
-        self.unknown.discard(number)
-        network = self._of.pop(number, None)
-        if network is not None:
-            stood_back = network in self._back and self._drop_back(number, network)
-            if not stood_back:
-                self._leave_front(number, network)
-        self._turns.pop(number, None)
+    def ticket_stands_alone(self, row: int) -> None:
+        """It leaves its crowd, and comes forward."""
+        back = self.stands_back(row)
+        self.ticket_over(row)
+        self._table.network[row] = ""
+        if back:
+            self._queue.come_forward(row)
 
-    def _turn_of(self, number: int) -> tuple[float, int]:
-        return self._turns.get(number, number), number
+    def ticket_over(self, row: int) -> None:
+        """It leaves its crowd."""
+        number, network = self._table.number[row], self._table.network[row]
+        self._unknown.discard(number)
+        front, back = self._front.get(network), self._back.get(network)
+        if front is not None and number in front:
+            front.remove(number)
+            if not front:
+                del self._front[network]
+        elif back is not None and (at := self._back_at(back, row)) < len(back):
+            del back[at]
+            if not back:
+                del self._back[network]
 
-    def networks(self) -> Iterable[str]:
-        """Those that have anything in front."""
-        return self._in_front.keys()
-
-    def of_owners(self) -> Owners:
-        """What the crowds of each /16 or /32 have in front; of the first `counted` crowds."""
-        owners: dict[str, tuple[int, int]] = {}
-        for network, count in islice(self._in_front.items(), CROWDS.counted):
-            downloads, networks = owners.get(name := enclosing(network)[-1], (0, 0))
-            owners[name] = downloads + count, networks + 1
-        return list(owners.values())
-
-    def in_front(self, network: str) -> int:
-        """Tickets in front and slots of one crowd."""
-        return self._in_front[network]
-
-    def tickets_of(self, network: str) -> int:
-        """Its tickets in front."""
-        return len(self._tickets.get(network, ()))
-
-    def stands_back(self, number: int) -> bool:
-        """Whether this ticket stands back for its crowd."""
-        back, turn = self._back.get(self._of.get(number, ""), ()), self._turn_of(number)
-        at = bisect_left(back, turn)
-        return at < len(back) and back[at] == turn
-
-    def of(self, number: int) -> str | None:
-        """The crowd that a ticket counts with."""
-        return self._of.get(number)
-
-    def before(self, number: int) -> tuple[int, int]:
-        """Of the crowd of a ticket that stands back: what is in front, and what is before it."""
-        network = self._of[number]
-        back = self._back.get(network, ())
-        return self._in_front[network], bisect_left(back, self._turn_of(number))
-
-    def to_come_forward(self, slots: int, shares: int, now: float) -> list[int]:
-        """Tickets that need not stand back any more, each crowd's lowest numbers first."""
-        out: list[int] = []
-        if not self._back:
-            return out
+    def time_passes(self, now: float) -> None:
+        """Tickets come forward that need not stand back any more, the first of each crowd first."""
         for network in list(islice(self._back, CROWDS.most_at_once)):
-            while network in self._back and not self.is_full(network, slots, shares, now):
-                number = self._back[network][0][1]
-                self._drop_back(number, network)
-                self._front(number, network)
-                out.append(number)
+            while network in self._back and not self.is_full(network, now):
+                row = self._table.rows[self._back[network][0][1]]
+                self.ticket_over(row)
+                self.join(row, back=False)
+                self._queue.come_forward(row)
             if network in self._back and len(self._back) > CROWDS.most_at_once:
                 # The next ones have their turn to be looked at.
                 self._back[network] = self._back.pop(network)
-        return out
 
-    def all_forward(self) -> None:
-        """Another order was made, in which no ticket stands back."""
+    def order_changes(self) -> None:
+        """Another order was made, in which no ticket stands back: all are in front."""
         for network, back in self._back.items():
-            for _, number in back:
-                self._front(number, network)
+            self._front.setdefault(network, set()).update(number for _, number in back)
         self._back.clear()
         self._owing.clear()
 
-    def _drop_back(self, number: int, network: str) -> bool:
-        back, turn = self._back.get(network, []), self._turn_of(number)
-        at = bisect_left(back, turn)
-        if at == len(back) or back[at] != turn:
-            return False
-        del back[at]
-        if not back:
-            del self._back[network]
-        return True
+    # -- slots -------------------------------------------------------------------------------------
 
-    def _front(self, number: int, network: str) -> None:
-        self._in_front[network] += 1
-        self._tickets.setdefault(network, set()).add(number)
+    def lease_begins(self, lease: Lease, now: float) -> None:
+        """A download of a crowd has a slot."""
+        self.count(lease, 1)
 
-    def _leave_front(self, number: int, network: str) -> None:
-        self._less(self._in_front, network)
-        self._tickets[network].discard(number)
-        if not self._tickets[network]:
-            del self._tickets[network]
+    def lease_ends(self, lease: Lease, now: float, *, used: bool) -> None:
+        """It is over."""
+        self.count(lease, -1)
 
-    # -- slots -----------------------------------------------------------------------------------
+    def count(self, lease: Lease, change: int) -> None:
+        """Count this download, or no more (-1), by whether it has, or has lost, a slot now."""
+        if not (lease.network and lease.large) or lease.lent:
+            return
+        counts = self._lost if lease.slotless else self._held
+        counts[lease.network] += change
+        if not counts[lease.network]:
+            del counts[lease.network]
 
-    def beyond(self, slots: int, shares: int) -> dict[str, int]:
-        """How many slots beyond its part each crowd has; empty if `shares` is 0."""
-        if not shares:
-            return {}
-        most = self.most_in_front(slots, shares)
-        held = (
-            (network, count - len(self._tickets.get(network, ())))
-            for network, count in self._in_front.items()
-            if count > most
-        )
-        return {network: count - most for network, count in held if count > most}
-
-    def takes_slot(self, network: str) -> None:
-        """A lease of this crowd holds a slot from now on."""
-        if network:
-            self._in_front[network] += 1
-
-    def leaves_slot(self, network: str) -> None:
-        """It does no longer."""
-        if network:
-            self._less(self._in_front, network)
-
-    def loses_slot(self, network: str) -> None:
-        """A lease of this crowd goes on without its slot, which it did not use."""
-        if network:
-            self._less(self._in_front, network)
-            self._without_slot[network] += 1
-
-    def regains_slot(self, network: str, *, holds: bool) -> None:
-        """It goes on without no longer, but holds a slot again or is over."""
-        if network:
-            self._less(self._without_slot, network)
-            if holds:
-                self._in_front[network] += 1
+    def lease_idled(self, lease: Lease, now: float) -> None:
+        """It ran out without a connection before it was used."""
+        if lease.network:
+            self.wastes_slot(lease.network, now)
+            self.owe(lease.network)
 
     def wastes_slot(self, network: str, now: float) -> None:
         """A slot of this crowd has run out unused."""
-        if network:
-            self._wasted[network] = self._wasted_lately(network, now) + 1.0, now
-            self._wasted.move_to_end(network)
-            if len(self._wasted) > CROWDS.remembered:
-                self._wasted.popitem(last=False)
+        self._wasted[network] = self._wasted_lately(network, now) + 1.0, now
+        self._wasted.move_to_end(network)
+        if len(self._wasted) > CROWDS.remembered:
+            self._wasted.popitem(last=False)
 
-    def owe(self, network: str, may_stand_back: Callable[[int], bool]) -> list[int]:
-        """This crowd had a slot for nothing: its tickets that stand back from now on."""
-        if not network:
-            return []
+    def _wasted_lately(self, network: str, now: float) -> float:
+        times, noted_s = self._wasted.get(network, (0.0, now))
+        return times * math.exp((noted_s - now) / CROWDS.memory_s)
+
+    def owe(self, network: str) -> None:
+        """This crowd had a slot for nothing: its tickets stand back from now on."""
+        if not (network and self._shares):
+            return
         self._owing.add(network)
-        numbers = sorted(filter(may_stand_back, self._tickets.get(network, ())))
-        for number in numbers:
-            self._leave_front(number, network)
-        if numbers:
-            turns = map(self._turn_of, numbers)
-            self._back[network] = sorted([*self._back.get(network, ()), *turns])
-        return numbers
+        rows = [self._table.rows[number] for number in sorted(self._front.get(network, ()))]
+        for row in rows:
+            if not self._queue.goes_first(row):
+                self.ticket_over(row)
+                self.join(row, back=True)
+                self._queue.stand_back(row)
 
     def repay(self, network: str) -> None:
         """A slot of this crowd, or of a client with a share of its own, is used."""
@@ -295,35 +380,3 @@ class Crowds:
             self._owing.discard(network)
         else:
             self._owing.clear()
-
-    @property
-    def any_unused(self) -> bool:
-        """Whether any crowd has, or lately had, slots that it does not use."""
-        return bool(self._wasted or self._without_slot)
-
-    def wastes(self, number: int, now: float) -> bool:
-        """Whether a ticket is of a crowd that has slots which it does not use."""
-        network = self._of.get(number)
-        return network is not None and self._unused(network, now) > 0
-
-    def holds_too_many(self, number: int, slots: int, shares: int, now: float) -> bool:
-        """Whether the crowd of a ticket has slots that it does not use, and all others it may."""
-        network = self._of.get(number)
-        if network is None or not shares:
-            return False
-        unused = self._unused(network, now)
-        held = self._in_front[network] - len(self._tickets.get(network, ()))
-        return unused > 0 and held >= max(1, self.most_in_front(slots, shares) - unused)
-
-    def _unused(self, network: str, now: float) -> int:
-        return self._without_slot[network] + int(self._wasted_lately(network, now))
-
-    def _wasted_lately(self, network: str, now: float) -> float:
-        times, noted_s = self._wasted.get(network, (0.0, now))
-        return times * math.exp((noted_s - now) / CROWDS.memory_s)
-
-    @staticmethod
-    def _less(counts: Counter[str], network: str) -> None:
-        counts[network] -= 1
-        if counts[network] <= 0:
-            del counts[network]

@@ -85,7 +85,6 @@ class SlotUse(Law):
     def lease_begins(self, lease: Lease, now: float) -> None:
         """It has a slot, and its network is known."""
         self._unseen[lease.id] = 0
-        self._crowds.takes_slot(lease.network)
         if lease.network:
             self._on_trial.add(lease.id)
             self._doubt(now)
@@ -113,17 +112,8 @@ class SlotUse(Law):
             if looked_at:
                 self._take_slot(lease, now)
 
-    def lease_idled(self, lease: Lease, now: float) -> None:
-        """It ran out without a connection before it was used."""
-        self._crowds.wastes_slot(lease.network, now)
-        self._owe(lease.network)
-
     def lease_ends(self, lease: Lease, now: float, *, used: bool) -> None:
         """It is over; before the pool forgets it. Small ones are told, too."""
-        if not lease.slotless:
-            self._crowds.leaves_slot(lease.network)
-        elif not lease.lent:
-            self._crowds.regains_slot(lease.network, holds=False)
         self._tried(lease, now, used=used)
         self._unseen.pop(lease.id, None)
 
@@ -145,7 +135,7 @@ class SlotUse(Law):
             wakes.append(min(paused, default=math.inf) + SLOT_USE.longest_pause_s)
         if self._queue.here and self._pool.leases:
             wakes.append(self._looked_s + SLOT_USE.look_s)
-            if self._crowds.beyond(self._policy.large_slots(), self._room.network_shares):
+            if self._crowds.beyond():
                 wakes.append(max(now, self._shared_s) + SLOT_USE.first_look_s)
         first_s = min(wakes, default=math.inf)
         return None if first_s == math.inf else first_s
@@ -230,8 +220,8 @@ class SlotUse(Law):
         if self._room.large_free() > 0:
             return
         self._shared_s = now
-        beyond = self._crowds.beyond(self._policy.large_slots(), self._room.network_shares)
-        beyond = {network: more for network, more in beyond.items() if self._others_wait(network)}
+        others_wait = self._crowds.others_wait
+        beyond = {one: more for one, more in self._crowds.beyond().items() if others_wait(one)}
         if not beyond:
             return
         for lease in reversed(list(self._pool.leases.values())):
@@ -240,9 +230,9 @@ class SlotUse(Law):
             if beyond.get(lease.network, 0) <= 0 or lease.slotless or not lease.large:
                 continue
             beyond[lease.network] -= 1
+            self._crowds.count(lease, -1)
             lease.lent = True
             self._pool.take_slot(lease)
-            self._crowds.leaves_slot(lease.network)
             self._on_trial.discard(lease.id)
             self._unseen.pop(lease.id, None)
             if lease.connections and not lease.paused:
@@ -253,28 +243,21 @@ class SlotUse(Law):
     def _take_slot(self, lease: Lease, now: float) -> None:
         self._tried(lease, now, used=False)
         if len(self._pool.slotless) < self._settings.slots_max:
+            self._crowds.count(lease, -1)
             self._pool.take_slot(lease)
-            self._crowds.loses_slot(lease.network)
-            self._owe(lease.network)
+            self._crowds.count(lease, 1)
+            self._crowds.owe(lease.network)
 
     def _give_slot(self, lease: Lease) -> None:
-        if lease.lent:
-            self._crowds.takes_slot(lease.network)
-        else:
-            self._crowds.regains_slot(lease.network, holds=True)
+        self._crowds.count(lease, -1)
         self._pool.give_slot(lease)
+        self._crowds.count(lease, 1)
 
     def _may_regain(self, lease: Lease, now: float) -> bool:
         """Whether a free slot is this lease's, rather than of others that its crowd gave way to."""
-        if not lease.lent or not self._others_wait(lease.network):
+        if not lease.lent or not self._crowds.others_wait(lease.network):
             return True
-        slots, shares = self._policy.large_slots(), self._room.network_shares
-        return not self._crowds.is_full(lease.network, slots, shares, now)
-
-    def _others_wait(self, network: str) -> bool:
-        """Whether a client that is surely not of this crowd waits in its turn."""
-        crowds = self._crowds
-        return self._queue.forward() - len(crowds.unknown) > crowds.tickets_of(network)
+        return not self._crowds.is_full(lease.network, now)
 
     def _tried(self, lease: Lease, now: float, *, used: bool) -> None:
         """A large lease has shown whether it uses its slot, or is over."""
@@ -290,13 +273,3 @@ class SlotUse(Law):
     def _doubt(self, now: float) -> None:
         on_trial = len(self._on_trial) if self._room.network_shares else 0
         self._pool.doubted = self._first_uses.doubted(on_trial, now) if on_trial else 0
-
-    def _owe(self, network: str) -> None:
-        if self._room.network_shares:
-            queue, rows = self._queue, self._queue.table.rows
-
-            def in_turn(number: int) -> bool:
-                return not queue.goes_first(rows[number])
-
-            for number in self._crowds.owe(network, in_turn):
-                queue.stand_back(rows[number])
