@@ -637,11 +637,12 @@ def test_a_part_needs_no_lease_while_nobody_is_held_back_for_others() -> None:
     proof = {b"user-agent": b"zsync/0.6", b"tidegate-client": b"a" * 32}
     assert not admits(house.gate, as_another(proof), other, 4096), "its name is another"
     (download,) = house.gate.downloads.values()
-    house.gate.leases.pause(download.lease, house.clock.seconds())
+    pool = house.gate.policy.pool
+    pool.pause(pool.leases[download.lease], house.clock.seconds())
     assert not admits(house.gate, asked.request, big, 4096), "one is paused, so the line is full"
     assert not admits(house.gate, asked.request, whole)
     assert admits(house.gate, asked.request, representation("/brief", 100_000))
-    house.gate.leases.resume(download.lease, house.clock.seconds())
+    pool.resume(pool.leases[download.lease])
     assert admits(house.gate, asked.request, big, 4096)
     asked.transfer.finish()
     house.wait(0.5)

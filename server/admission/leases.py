@@ -69,17 +69,14 @@ class LeaseManager:
     ) -> None:
         self.settings = settings
         self.downloads: dict[int, LeasedDownload] = {}
-        #: The same by client and file. A client has at most one lease of a file.
-        self._by_job: dict[tuple[str, str], LeasedDownload] = {}
         self._rounds = Rounds()
         #: Downloads by file.
         self._of_file: Counter[str] = Counter()
         #: Downloads by the network of their client.
         self._networks: Counter[str] = Counter()
-        self._paused: set[int] = set()
-        #: Leases whose transfers still have to pause or resume, in the policy's order. At most
-        #: `at_once` of them move at a time.
-        self._to_move: dict[int, None] = {}
+        #: Leases whose transfers still have to pause (True) or resume, in the policy's order. At
+        #: most `at_once` of them move at a time.
+        self._to_move: dict[int, bool] = {}
         self._moved = 0
         self._move_call: DelayedCall | None = None
         self.now: Callable[[], float] = parts.now
@@ -157,7 +154,8 @@ class LeaseManager:
     # -- downloads -----------------------------------------------------------------------------
 
     def find(self, client: str, file: str) -> LeasedDownload | None:
-        return self._by_job.get((client, file))
+        lease = self.policy.pool.find(client, file)
+        return None if lease is None else self.downloads.get(lease.id)
 
     def is_downloaded(self, file: str) -> bool:
         return file in self._of_file
@@ -165,14 +163,13 @@ class LeaseManager:
     @property
     def holds_nobody_back(self) -> bool:
         """Whether no download is paused and no cap slows a client now."""
-        return not (self._paused or self._parts.line.busy)
+        return not (self.policy.pool.paused or self._parts.line.busy)
 
     def begin(self, download: LeasedDownload) -> LeasedDownload:
         self.downloads[download.lease] = download
         self._rounds.add(download)
         self._of_file[download.file] += 1
         self._networks[network_of(download.address)] += 1
-        self._by_job[download.client, download.file] = download
         self._parts.popularity.count(download.file, 1, 0, 0)
         return download
 
@@ -281,11 +278,8 @@ class LeaseManager:
         if download is None:
             return None
         self._rounds.discard(lease)
-        self._paused.discard(lease)
         _count_less(self._of_file, download.file)
         _count_less(self._networks, network_of(download.address))
-        if self.find(download.client, download.file) is download:
-            del self._by_job[download.client, download.file]
         return download
 
     # -- the passing of time -------------------------------------------------------------------
@@ -301,7 +295,8 @@ class LeaseManager:
         if hurry:
             delay_s = 0.0 if self._somebody_waits() else LEASES.moment_s
         else:
-            delay_s = LEASES.moment_s if self._paused or self._parked else LEASES.calm_s
+            calm = not (self.policy.pool.paused or self._parked)
+            delay_s = LEASES.calm_s if calm else LEASES.moment_s
         call = self._soon_call
         if call is None:
             self._soon_call = self._parts.reactor.callLater(delay_s, self._pass_time)
@@ -311,9 +306,8 @@ class LeaseManager:
             self._soon_s = delay_s
 
     def _somebody_waits(self) -> bool:
-        if self._paused or self._parked:
-            return True
-        return self.policy.anybody_waits()
+        policy = self.policy
+        return bool(policy.pool.paused or self._parked) or policy.anybody_waits()
 
     def _record(self) -> None:
         rows = self.policy.changes()
@@ -452,18 +446,16 @@ class LeaseManager:
     def pause(self, lease: int, now: float) -> None:
         download = self.downloads.get(lease)
         if download is not None:
-            self._paused.add(lease)
             # Its rate is not measured from now on.
             download.paused = True
-            self._move_in_turn(lease, now)
+            self._move_in_turn(lease, now, pause=True)
 
     def resume(self, lease: int, now: float) -> None:
         if lease in self.downloads:
-            self._paused.discard(lease)
-            self._move_in_turn(lease, now)
+            self._move_in_turn(lease, now, pause=False)
 
-    def _move_in_turn(self, lease: int, now: float) -> None:
-        self._to_move[lease] = None
+    def _move_in_turn(self, lease: int, now: float, *, pause: bool) -> None:
+        self._to_move[lease] = pause
         if self._move_call is None:
             self._move_next(now)
 
@@ -475,9 +467,8 @@ class LeaseManager:
     def _move_next(self, now: float) -> None:
         """Pause or resume a download by the policy's last decision."""
         lease = next(iter(self._to_move))
-        del self._to_move[lease]
-        download = self.downloads.get(lease)
-        if download is not None and lease in self._paused:
+        pause, download = self._to_move.pop(lease), self.downloads.get(lease)
+        if download is not None and pause:
             download.pause()
         elif download is not None:
             download.resume(now)

@@ -18,7 +18,7 @@ import enum
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from twisted.logger import Logger
 
@@ -92,10 +92,6 @@ class ParkedRequest:
         return self._trickled > 0
 
     @property
-    def download(self) -> tuple[str, str]:
-        return self.visit.job.client, self.visit.job.file
-
-    @property
     def looks(self) -> bool:
         """Whether it will look for a slot by itself."""
         return self._look_call is not None and self._look_call.active()
@@ -158,13 +154,10 @@ class ParkedRequests:
         self.most = most
         #: In the order of arrival.
         self._requests: dict[ParkedRequest, None] = {}
-        self._by_client: dict[str, int] = {}
+        self._by_client: dict[str, dict[ParkedRequest, None]] = {}
         self._by_network: PrefixShares[ParkedRequest] = PrefixShares()
-        #: Those that wait for a place, by ticket, and how many by client and file.
+        #: Those that wait for a place.
         self._by_ticket: dict[int, dict[ParkedRequest, None]] = {}
-        self._places: dict[tuple[str, str], int] = {}
-        #: Those that wait for a connection, by client and file.
-        self._for_connection: dict[tuple[str, str], dict[ParkedRequest, None]] = {}
         self._unchecked: list[ParkedRequest] = []
 
     def __len__(self) -> int:
@@ -185,7 +178,7 @@ class ParkedRequests:
         return len(self._requests) < self.most or self._by_network.to_give_up(network) is not None
 
     def of_client(self, client: str) -> int:
-        return self._by_client.get(client, 0)
+        return len(self._by_client.get(client, ()))
 
     def to_let_go(self, network: Sequence[str]) -> ParkedRequest | None:
         """The request that gives way to one of this network; None while there is room."""
@@ -199,22 +192,17 @@ class ParkedRequests:
     def add(self, request: ParkedRequest) -> None:
         self._requests[request] = None
         self._by_network.add(request, request.visit.job.network)
-        client = request.visit.job.client
-        self._by_client[client] = self.of_client(client) + 1
+        self._by_client.setdefault(request.visit.job.client, {})[request] = None
 
     def bind(self, request: ParkedRequest, wait: Wait, waits_for: ParkedFor) -> None:
         """Let the request wait for this from now on."""
-        request.wait = wait
+        request.wait, request.waits_for = wait, waits_for
         ticket = wait.ticket if waits_for is ParkedFor.PLACE else None
-        if waits_for is request.waits_for and ticket == request.ticket:
-            return
-        self._unbind(request)
-        request.waits_for, request.ticket = waits_for, ticket
-        if waits_for is ParkedFor.CONNECTION:
-            self._for_connection.setdefault(request.download, {})[request] = None
-        elif ticket is not None:
-            self._by_ticket.setdefault(ticket, {})[request] = None
-            self._places[request.download] = self._places.get(request.download, 0) + 1
+        if ticket != request.ticket:
+            self._unbind(request)
+            request.ticket = ticket
+            if ticket is not None:
+                self._by_ticket.setdefault(ticket, {})[request] = None
 
     def with_ticket(self, ticket: int) -> tuple[ParkedRequest, ...]:
         """The requests that wait with this ticket, in the order of arrival."""
@@ -222,7 +210,8 @@ class ParkedRequests:
 
     def has_place(self, client: str, file: str) -> bool:
         """Whether a request of this download waits with a ticket."""
-        return (client, file) in self._places
+        ours = self._by_client.get(client, ())
+        return any(one.ticket is not None and one.visit.job.file == file for one in ours)
 
     def call(self, ticket: int) -> bool:
         """Offer all requests again that are parked with this ticket; False if there is none."""
@@ -233,11 +222,11 @@ class ParkedRequests:
 
     def connection_ended(self, client: str, file: str) -> None:
         """A download lost a connection, or its lease is over: offer its next requests again."""
-        while requests := self._for_connection.get((client, file)):
-            request = next(iter(requests))
-            self.host.offer_again(request)
-            if request.waits_for is ParkedFor.CONNECTION and not request.over:
-                return
+        for request in tuple(self._by_client.get(client, ())):
+            if request.waits_for is ParkedFor.CONNECTION and request.visit.job.file == file:
+                self.host.offer_again(request)
+                if request.waits_for is ParkedFor.CONNECTION and not request.over:
+                    return
 
     def next_to_check(self) -> list[ParkedRequest]:
         """Some of the parked requests; all of them within a few seconds."""
@@ -255,29 +244,19 @@ class ParkedRequests:
         del self._requests[request]
         self._by_network.remove(request)
         self._unbind(request)
-        client = request.visit.job.client
-        left = self._by_client[client] - 1
-        if left:
-            self._by_client[client] = left
-        else:
-            del self._by_client[client]
+        _drop(self._by_client, request.visit.job.client, request)
 
     def _unbind(self, request: ParkedRequest) -> None:
-        download = request.download
         if request.ticket is not None:
-            requests = self._by_ticket[request.ticket]
-            del requests[request]
-            if not requests:
-                del self._by_ticket[request.ticket]
-            self._places[download] -= 1
-            if not self._places[download]:
-                del self._places[download]
+            _drop(self._by_ticket, request.ticket, request)
             request.ticket = None
-        elif request.waits_for is ParkedFor.CONNECTION:
-            requests = self._for_connection[download]
-            del requests[request]
-            if not requests:
-                del self._for_connection[download]
+
+
+def _drop(table: dict[Any, dict[ParkedRequest, None]], key: Any, request: ParkedRequest) -> None:
+    requests = table[key]
+    del requests[request]
+    if not requests:
+        del table[key]
 
 
 def redirects_of(query: bytes) -> int:

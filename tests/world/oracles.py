@@ -954,12 +954,8 @@ class NothingStays(Oracle):
             "parked by client": len(parked._by_client),
             "parked by network": parked.how_many_networks(),
             "parked by ticket": parked.placed,
-            "parked for a connection": len(parked._for_connection),
-            "places": len(parked._places),
-            "by job": len(leases._by_job),
             "of a file": len(leases._of_file),
             "networks": len(leases._networks),
-            "paused": len(leases._paused),
             "looked at": len(leases._rounds.awake) + len(leases._rounds._asleep),
             "slowed": gate._slowed,
         }

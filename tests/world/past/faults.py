@@ -194,8 +194,9 @@ PAST: tuple[PastFault, ...] = (
         "resume-forgotten",
         "tests/test_policies_laws.py",
         "server.admission.leases",
-        "            self._paused.discard(lease)\n            self._move_in_turn(lease, now)\n",
-        "            self._paused.discard(lease)\n",
+        "        if lease in self.downloads:\n"
+        "            self._move_in_turn(lease, now, pause=False)\n",
+        "",
     ),
     PastFault(
         "store-never-tries-again",
