@@ -72,10 +72,11 @@ class AdmitAll:
 
 
 class Visible:
-    """Everything may be seen, but for the URL paths that `hides` names."""
+    """Everything may be seen, but for the URL paths that `hides` and `keeps_secret` name."""
 
     def __init__(self) -> None:
         self.hides: Callable[[str], bool] = lambda url_path: False
+        self.keeps_secret: Callable[[str], bool] = lambda url_path: False
 
     def hidden(self, url_path: str) -> bool:
         """As the test says."""
@@ -85,8 +86,8 @@ class Visible:
         return None
 
     def secret(self, url_path: str) -> bool:
-        """Nothing."""
-        return False
+        """As the test says."""
+        return self.keeps_secret(url_path)
 
     def turned_away(self, request: Request, url_path: str) -> bool:
         """Nobody."""

@@ -7,15 +7,18 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fakes import representation
 from tests.http_bench import Answer, Bench, Dialled
 from tests.open_files import AdmitAll
 from tidegate.server.admission.denylist import BlockList
+from tidegate.server.files.cache import FileCache
 from tidegate.server.files.request_queue import RequestQueue, levels_of
 from tidegate.server.files.transfer import Representation
 from tidegate.server.http.accesslog import AccessLog
@@ -462,3 +465,21 @@ class _Ticking:
 
     def callLater(self, *of: Any) -> Any:
         return self._clock.callLater(*of)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=40, unique=True))
+def test_files_that_were_forgotten_take_no_room(paths: list[bytes]) -> None:
+    said: Any = SimpleNamespace(version=0, known=lambda key: None, head=lambda *asked: b"")
+    nothing: Any = None
+
+    def kept(times: int) -> set[bytes]:
+        cache = FileCache(60_000, nothing, said, said, nothing, nothing)
+        for _ in range(times):
+            for path in paths:
+                cache.keep(path, representation(), None, b"x" * len(path))
+                cache.forget(path)
+        for path in paths:
+            cache.keep(path, representation(), None, b"x")
+        return {path for path in paths if cache.get(path) is not None}
+
+    assert kept(1_000 // len(paths)) == kept(0)

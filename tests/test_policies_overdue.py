@@ -5,14 +5,19 @@ from __future__ import annotations
 import random
 import statistics
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.policies import cells
 from tidegate.loadtest.sim.metrics import measure, session_times
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload
 from tidegate.policies.contract import Admit, Job, Wait
+from tidegate.policies.overdue import OVERDUE, Overdue
 from tidegate.policies.registry import make_policy
 from tidegate.policies.settings import PolicySettings
 
@@ -291,3 +296,51 @@ def test_who_would_come_back_waits_in_its_request_while_its_turn_is_near() -> No
     assert len(holds_s) == 100
     assert holds_s[0] > 0.0
     assert holds_s[-1] == 0.0
+
+
+class Slack:
+    """Waiting tickets whose slack a test sets."""
+
+    def __init__(self, count: int) -> None:
+        self.here = [True] * count
+        self.slack_s = [100.0] * count
+        table = SimpleNamespace(
+            rows={}, present=self.here, number=range(count), key=range(count), size=[MB] * count
+        )
+        admission: Any = SimpleNamespace(
+            queue=SimpleNamespace(table=table),
+            is_large=lambda size: True,
+            row=lambda number: number,
+        )
+        self.overdue = Overdue(admission, lambda row, now: self.slack_s[row])
+        for row in range(count):
+            self.overdue.waits(row, 0.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from([-1.0, 0.0, 1.0, 50.0]), st.booleans()),
+        max_size=30,
+    )
+)
+def test_whoever_has_had_no_slack_for_a_while_is_found_whatever_it_had_before(
+    changes: list[tuple[int, float, bool]],
+) -> None:
+    """The slack of those that wait grows, too: others that come slow the virtual sharing down."""
+    tickets, now = Slack(5), 0.0
+    for number, slack_s, here in changes:
+        tickets.slack_s[number], tickets.here[number] = slack_s, here
+        now += 1.0
+        found = tickets.overdue.first(now)
+        assert found is None or (tickets.here[found] and tickets.slack_s[found] <= 0.0)
+    for row, here in enumerate(tickets.here):
+        tickets.here[row] = True
+        if not here:
+            tickets.overdue.waits(row, now)
+    now += 2.0 * OVERDUE.most_look_s
+    tickets.overdue.first(now)
+    for expected in range(5):
+        tickets.slack_s[expected:] = [-1.0] * (5 - expected)
+        now += 2.0 * OVERDUE.most_look_s
+        assert tickets.overdue.first(now) == expected
+        tickets.slack_s[expected] = 100.0

@@ -183,6 +183,24 @@ def test_who_was_shown_no_page_sees_progress_while_shorter_ones_run() -> None:
     assert longest_s[5] >= PREEMPTION.longest_pause_s - 0.5
 
 
+def test_few_clients_without_a_page_have_a_turn_before_all_others_do() -> None:
+    """Each of these turns takes a second of the line from the download that would be done first."""
+    capacity, pool = Capacity(), LeasePool()
+    capacity.observe(1e5, link_busy=True, more_wanted=True, line_bytes_s=1e5)
+    order = InOrder(capacity, pool)
+    leases = [
+        pool.open(Job("c", f"/{number}", 10**6, 10**6, rate_bytes_s=1e5), 0.0, None, True)
+        for number in range(30)
+    ]
+    early: set[int] = set()
+    most = 0
+    for tick in range(int(4 * PREEMPTION.longest_pause_s)):
+        pause, resume = order.choose(leases, 0.25 * tick)
+        early = (early | set(resume)) - set(pause)
+        most = max(most, len(early))
+    assert most == PREEMPTION.unwarned_at_once
+
+
 def test_another_policy_lets_nobody_stand_behind() -> None:
     settings = PolicySettings(bandwidth_bytes_s=100_000.0, small_below_bytes=1)
     fair = make_policy("fair", settings, Random(1))

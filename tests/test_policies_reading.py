@@ -21,7 +21,7 @@ from tidegate.policies.admission import AdmissionPolicy
 from tidegate.policies.capacity import Capacity
 from tidegate.policies.contract import Admit, Job
 from tidegate.policies.leases import Lease
-from tidegate.policies.reading import ReadingPace
+from tidegate.policies.reading import ReadingPace, RunningRate
 from tidegate.server.admission.downloads import Delivery, LeasedDownload
 from tidegate.server.files.sender import tcp_state
 from tidegate.server.files.transfer import BodyPlan, TcpState
@@ -73,6 +73,25 @@ def test_what_is_read_is_believed_at_once_and_what_a_kernel_takes_is_not() -> No
     for _ in range(40):
         capacity.measured(lease, 2e6, False, 0.0)
     assert lease.cap_bytes_s > 1.9e6
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30), st.floats(0.25, 0.6))
+def test_a_kernel_takes_ahead_what_it_has_room_for_and_again_after_each_pause(
+    arrived: list[int], look_s: float
+) -> None:
+    """All that came later was read by the program."""
+    rate = RunningRate()
+    for _ in range(2):
+        rate.resume()
+        rate.look(10_000, look_s)
+        assert rate.told_bytes_s(None) < rate.bytes_s
+        for fresh in arrived:
+            rate.look(fresh, look_s)
+            assert rate.told_bytes_s(True) == rate.told_bytes_s(False) == rate.bytes_s
+            assert 0.0 <= rate.told_bytes_s(None) <= rate.bytes_s
+        for _ in range(100):
+            rate.look(50_000, look_s)
+        assert rate.told_bytes_s(None) == pytest.approx(50_000 / look_s, rel=0.01)
 
 
 def test_the_kernel_tells_for_how_long_a_window_was_shut() -> None:

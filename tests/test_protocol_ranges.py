@@ -59,6 +59,9 @@ def test_joining_loses_no_byte_and_leaves_nothing_close(ranges: list[tuple[int, 
     ordered = sorted(joined)
     assert all(b[0] > a[1] + 80 for a, b in itertools.pairwise(ordered))
     assert join_ranges(joined) == joined
+    # In the order in which they were asked for (RFC 9110, 15.3.7.2).
+    first = [next(at for at, one in enumerate(ranges) if a <= one[0] < b) for a, b in joined]
+    assert first == sorted(first)
 
 
 @given(RANGE_LISTS)

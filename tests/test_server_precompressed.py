@@ -101,12 +101,14 @@ def test_what_is_compressed_by_its_name_or_stands_alone_does_not_vary(bench: Ben
     assert get(bench, "/notes.txt.gz").text("content-type") == "application/gzip"
 
 
-def test_an_older_or_hidden_one_is_not_sent(bench: Bench, tmp_path: Path) -> None:
+def test_an_older_hidden_or_secret_one_is_not_sent(bench: Bench, tmp_path: Path) -> None:
     os.utime(tmp_path / "notes.txt.gz", (OLD_S - 1, OLD_S - 1))
     bench.visible.hides = lambda url_path: url_path.endswith(".br")
     assert get(bench).body == TEXT
     assert get(bench, accept="br, gzip").body == TEXT
     assert get(bench, accept="br, zstd;q=0.1").body == BODIES[".zst"]
+    bench.visible.keeps_secret = lambda url_path: url_path.endswith(".zst")
+    assert get(bench, accept="br, zstd;q=0.1").body == TEXT
 
 
 def test_no_request_of_a_known_shape_is_answered_without_its_coding(bench: Bench) -> None:

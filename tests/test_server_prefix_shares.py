@@ -36,6 +36,11 @@ def test_the_greediest_network_gives_its_oldest_up(asking: list[str], most: int)
             if victim is None:
                 assert max(widest.values()) - 1 <= own
                 continue
+            # Where the two part, the newcomer still has less than is left to the other.
+            ways = zip(reversed(prefixes_of(model[victim])), reversed(network), strict=False)
+            theirs, ours = next((one, other) for one, other in ways if one != other)
+            inside = Counter(key for one in model.values() for key in prefixes_of(one))
+            assert inside[theirs] - 1 > inside[ours]
             home = prefixes_of(model[victim])[0]
             same = [one for one in model if prefixes_of(model[one])[0] == home]
             assert victim == min(same)

@@ -90,6 +90,8 @@ def test_a_restart_keeps_seed_entries_and_order(drawn: bool, count: int) -> None
     draw = prequeue.draw(OPENS_S)
     for n in range(count):
         draw.enter(f"client-{n}", representation())
+    # As now and then while it runs.
+    prequeue.save()
     if drawn:
         prequeue.due(OPENS_S)
     prequeue.save()

@@ -142,6 +142,8 @@ def test_who_leaves_waits_no_longer_and_all_go_when_there_is_no_cap() -> None:
     assert answered.went == [0, 2]
     assert not queue.busy
     assert queue.networks == 0
+    # What it was given while nothing was scarce counts in no later cap.
+    assert not queue.is_beyond_share(GREEDY)
 
 
 @given(st.integers(1, 50), st.integers(1, 50))

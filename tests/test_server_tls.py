@@ -38,12 +38,14 @@ def bench(tmp_path: Path) -> Generator[Bench, None, None]:
         connection.lost()
 
 
-def shaken(bench: Bench, tls: TlsServer) -> ssl.SSLSocket:
+def shaken(bench: Bench, tls: TlsServer, protocols: list[str] | None = None) -> ssl.SSLSocket:
     """A client's side of a connection after the handshake; it believes any certificate."""
     ours, theirs = socket.socketpair()
     bench.front.adopt(theirs, "192.0.2.1", tls)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if protocols:
+        context.set_alpn_protocols(protocols)
     ours.setblocking(False)
     client = context.wrap_socket(ours, do_handshake_on_connect=False, suppress_ragged_eofs=False)
     for _ in range(10):
@@ -151,3 +153,16 @@ def test_what_is_no_certificate_is_said_in_a_sentence(tmp_path: Path) -> None:
     cert.write_text("nonsense")
     with pytest.raises(BadCertificate, match="no certificate"):
         TlsServer(cert, key)
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [(["h2", "http/1.1"], "http/1.1"), (["http/1.1"], "http/1.1"), (["h2"], None), ([], None)],
+)
+def test_a_client_that_offers_h2_gets_http_1_1_by_alpn(
+    bench: Bench, tmp_path: Path, offered: list[str], chosen: str | None
+) -> None:
+    """RFC 7301. Some clients end a handshake in which nothing was chosen."""
+    client = shaken(bench, TlsServer(*certificate(tmp_path, "one")), offered)
+    assert client.selected_alpn_protocol() == chosen
+    client.close()
