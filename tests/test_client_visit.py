@@ -111,6 +111,22 @@ def test_at_once_again_and_again_is_not_a_loop() -> None:
     assert waits == [0.0, 0.5, 1.0, 2.0, 16.0, 5.0, 0.0, 2.0, 4.0]
 
 
+@given(st.integers(1, 12), st.sampled_from([None, 0.0]))
+def test_after_a_start_it_backs_off_as_at_first(times: int, told_s: float | None) -> None:
+    """A lease that is lost later is no reason to wait a minute."""
+    waits = []
+    one = visit()
+    for turn in range(2):
+        now = 1_000.0 * turn
+        for _ in range(times):
+            action = one.answered(now, RetryAfter(told_s))
+            assert isinstance(action, WaitUntil)
+            waits.append(action.at - now)
+        one.answered(now, Granted())
+    for first, second in zip(waits[:times], waits[times:], strict=True):
+        assert abs(first - second) <= POLITE.jitter * max(first, second)
+
+
 def test_a_client_that_will_not_wait_says_so_at_once() -> None:
     action = visit(RetryPolicy(max_wait_s=20, jitter=0)).answered(0.0, RetryAfter(30))
     assert isinstance(action, GiveUp)

@@ -22,6 +22,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.admin_browser import AdminVisit
 from tests.admin_site import Browser, Site, make_site, operator, stop
@@ -29,7 +31,7 @@ from tests.installed import TIDEGATE
 from tests.running import make_release, serving
 from tidegate.server.control.alert_messages import send
 from tidegate.server.control.alert_settings import AlertPlace, AlertSettings
-from tidegate.server.control.alerting import descriptors_part
+from tidegate.server.control.alerting import Alerting, descriptors_part
 from tidegate.server.control.alerts import LOOK_S, RULES, AlertBook, AlertChange, AlertRule
 
 #: A server on which no rule holds.
@@ -351,6 +353,29 @@ def _api(browser: Browser, method: str, target: str) -> str:
     answer = browser.ask(method, target, headers={"x-csrf-token": browser.token})
     assert answer.status == 200, answer.body
     return answer.body.decode()
+
+
+def test_a_message_that_no_place_takes_is_tried_for_a_while_and_then_told_to_the_log() -> None:
+    tries = []
+
+    async def refused(work: Any) -> None:
+        tries.append(work)
+        raise OSError("nobody is there")
+
+    settings = AlertSettings(to=("https://example.org/x", "https://example.net/x"))
+    events: Any = SimpleNamespace(add=lambda *told: None)
+    full = {**CALM, "descriptors_part": 0.95}
+    now = itertools.count(0.0, LOOK_S)
+    alerting = Alerting(settings, Clock(), lambda: next(now), lambda: full, refused, events)
+    with capturedLogs() as logged:
+        for _ in range(100):
+            alerting.look()
+    assert len(tries) == 2 * 20
+    told = [formatEvent(event) for event in logged]
+    assert [text.partition(" to ")[2].partition(":")[0] for text in told] == [
+        "webhook example.org",
+        "webhook example.net",
+    ]
 
 
 @pytest.mark.e2e

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -211,6 +212,37 @@ def test_a_process_that_does_not_campaign_never_leads(
     finally:
         candidate.stop()
     assert told == [Candidacy(Standing.FOLLOWS, Seat(4, "a", "a:1"))]
+
+
+def test_a_lease_counts_from_the_question_though_the_database_answers_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another machine may lead from the moment at which the database lets it lapse."""
+    now_s, heard, looked = [100.0], Event(), Event()
+    clock = SimpleNamespace(monotonic=lambda: now_s[0])
+
+    def campaigns(*given: object) -> Seat:
+        now_s[0] += 0.75 * LEASE_S
+        return Seat(1, "a", "a:1")
+
+    def renews(*given: object) -> Seat:
+        looked.wait(60.0)
+        return Seat(1, "a", "a:1")
+
+    for name, value in (("time", clock), ("campaign", campaigns), ("renew", renews)):
+        monkeypatch.setattr(f"tidegate.server.cluster.election.{name}", value)
+    reactor: Any = Clock()
+    reactor.callFromThread = lambda call, found: heard.set()
+    database: Any = SimpleNamespace(begin=nullcontext)
+    candidate = Candidate(reactor, database, "a", "a:1", LEASE_S, lambda seen: None)
+    candidate.start()
+    try:
+        assert heard.wait(60.0)
+        leads = Candidacy(Standing.LEADS, Seat(1, "a", "a:1"), 100.0 + LEASE_S)
+        assert candidate.state == leads
+    finally:
+        candidate.stop()
+        looked.set()
 
 
 class _Ended(Exception):

@@ -361,6 +361,17 @@ def test_the_next_answer_on_a_connection_ends_the_one_before() -> None:
     assert not second.ends
 
 
+def test_an_answer_is_over_soon_after_the_next_one_however_many_follow() -> None:
+    """A client that asks for one small file after another would keep the slot of a large one."""
+    scene = Scene()
+    _, first = scene.begin(1000)
+    scene.kernel.send(ONE, 1300)
+    for _ in range(8):
+        scene.begin(500)
+        scene.wait((TUNING.gone_s + 1.5) / 8)
+    assert first.ends == [(1000, True)]
+
+
 def test_streams_of_a_connection_share_its_progress_and_reports_tell_them_apart() -> None:
     scene = Scene()
     short, ended = scene.begin(100, multiplexed=True)

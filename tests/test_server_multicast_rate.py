@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tidegate.protocol.session import ReceiverReport
 from tidegate.server.multicast.rate import RateControl, shares
 
@@ -146,6 +148,22 @@ def test_a_receiver_that_catches_up_is_given_the_time():
 
 
 # --- several sessions ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("slow_s", "leaves"), [(2.0, False), (4.0, True)])
+def test_a_member_leaves_once_the_rate_has_been_too_high_for_seconds_on_end(
+    slow_s: float, leaves: bool
+) -> None:
+    """Another download on its line may take half of it now and then."""
+    cohort = Cohort(RateControl(RATE))
+    others = {f"m{number}": radio(0.0) for number in range(12)}
+    left = False
+    for _ in range(4):
+        for seconds, judge in ((slow_s, line(RATE / 2)), (2.0, radio(0.0))):
+            for _ in range(int(seconds / 0.2)):
+                assert cohort.run(0.2, one=judge, **others) == RATE
+                left = left or cohort.control.is_too_fast_for("one", cohort.now)
+    assert left == leaves
 
 
 def test_one_file_after_the_other() -> None:
