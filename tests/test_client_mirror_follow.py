@@ -18,6 +18,7 @@ from tidegate.client.mirror.cli import status
 from tidegate.client.mirror.follow import Follower
 from tidegate.client.mirror.problem import MirrorProblem
 from tidegate.client.mirror.stage import DiskStage
+from tidegate.protocol.disk.pieces import read_cache
 from tidegate.server.mirror.publish import PublishSettings
 
 
@@ -182,6 +183,24 @@ def test_a_change_hidden_from_size_and_mtime_is_found_paranoidly(site: Site) -> 
     path.write_bytes(b"X" * before.st_size)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert follower.once().repaired == ("pkg/a.py",)
+
+
+def test_a_file_written_just_now_is_read_again_in_the_next_round(site: Site) -> None:
+    """The next write in the same tick of the clock would leave its stamp as it is."""
+
+    def cached() -> set[str]:
+        return {line.path for line in read_cache(follower.place.cache)}
+
+    written_ns = int((site.now - 1.0) * 1e9)
+    os.utime(site.tree / "pkg" / "a.py", ns=(written_ns, written_ns))
+    site.publish()
+    follower = site.follower()
+    follower.once()
+    assert "pkg/b.py" in cached()
+    assert "pkg/a.py" not in cached()
+    site.now += 60.0
+    follower.once()
+    assert "pkg/a.py" in cached()
 
 
 def test_drift_in_what_the_origin_forgot_is_cured_by_a_snapshot(site: Site) -> None:

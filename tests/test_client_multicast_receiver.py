@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import random
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.multicast_link import KEY, MARKS, HeapSpace, PacketHeader, make_offer, pack_header, seal
+from tests.virtual_network import VirtualNetwork
+from tidegate.client.multicast.blocks import ReceiverCounters
 from tidegate.client.multicast.receiver import MulticastReceiver
+from tidegate.client.multicast.reception import Reception, ReceptionOutcome
 from tidegate.protocol.fec import FecParameters, scheme_for
 from tidegate.protocol.marks import MarkSigner
 from tidegate.protocol.packet import PacketFlag, PacketType
-from tidegate.protocol.session import ReportAnswer
+from tidegate.protocol.session import ReceiverReport, ReportAnswer, decode_report
 
 DATA = random.Random(3).randbytes(25_000)
 SIZE = 100
@@ -333,3 +339,94 @@ def test_a_symbol_with_another_number_of_source_symbols_is_counted_and_not_taken
         desk.take(0, symbol)
     assert 0 not in desk.receiver.missing_blocks()
     assert desk.output[: layout.length(0)] == DATA[: layout.length(0)]
+
+
+class Reports:
+    """A server that answers a report when the test says so, and a group without datagrams."""
+
+    room_datagrams = 100
+
+    def __init__(self) -> None:
+        self.open: list[Any] = []
+        self.sequences: list[int] = []
+
+    def ask(self, path: str, done: Any, body: bytes = b"") -> None:
+        self.open.append(done)
+        self.sequences.append(decode_report(body, 1000).sequence)
+
+    def read(self) -> list[bytes]:
+        return []
+
+    def arrived_us(self) -> None:
+        return None
+
+    def overruns(self) -> int:
+        return 0
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        """There is no socket."""
+
+
+class Telling:
+    """A receiver that has a report with the next number whenever it is asked."""
+
+    finished = report_pending = has_received = False
+    given_up = None
+    silent_at = math.inf
+
+    def __init__(self) -> None:
+        self.counters = ReceiverCounters()
+        self.wake_at, self.sequence = 0.2, 0
+        self.answers = 0
+
+    def due(self, now: float) -> ReceiverReport:
+        self.sequence, self.wake_at = self.sequence + 1, now + 0.2
+        return ReceiverReport("member", "receiving", 0, self.sequence)
+
+    def report_failed(self) -> None:
+        self.answers += 1
+
+    def leave(self, now: float) -> ReceiverReport:
+        return ReceiverReport("member", "left")
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+def test_one_report_is_on_its_way_at_a_time_and_the_newest_follows_it(
+    round_trips: list[int],
+) -> None:
+    """However long round trips are, the server hears what is missing now and not what was."""
+    told, server = Telling(), Reports()
+    network = VirtualNetwork({})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VirtualNetwork, "watch_reading", lambda *given: None)
+        patch.setattr("tidegate.client.multicast.reception.GroupSocket", lambda *given: server)
+        patch.setattr("tidegate.client.multicast.reception.MulticastReceiver", lambda *given: told)
+        offer: Any = make_offer(DATA, FecParameters("raptorq", 96, 100, 0))
+        ended: list[ReceptionOutcome] = []
+        reception = Reception(
+            *(
+                network,
+                offer,
+                cast(Any, server),
+                lambda at, data: None,
+                Path("."),
+                "",
+                ended.append,
+            ),
+            have=lambda block: False,
+            limit_bytes_s=math.inf,
+        )
+        reception.start()
+        for answers, trip in enumerate(round_trips):
+            network.run(lambda: False, network.now() + 0.2 * trip)
+            assert len(server.open) == 1
+            assert told.answers == answers
+            newest = told.sequence
+            server.open.pop()("the server is busy")
+            assert newest in server.sequences
+        reception.stop()
+    assert server.sequences[:-1] == sorted(set(server.sequences[:-1]))
+    assert [one.reason for one in ended] == ["stopped"]

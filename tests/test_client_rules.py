@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from virtual_network import VirtualNetwork
 
 from tidegate.client.fetch import connections, planning, sampling
+from tidegate.client.fetch.acceptance import keep_fastest_whole_answer
 from tidegate.client.fetch.actions import Action, Connect, Disconnect, Fail
 from tidegate.client.fetch.content import BodyReceiver, CulpritSearch
 from tidegate.client.fetch.decide import decide
@@ -35,6 +36,7 @@ from tidegate.client.fetch.state import (
     SampleVote,
     Serves,
     State,
+    WholeAnswer,
 )
 from tidegate.client.net.answers import Body
 from tidegate.client.net.errors import AccessRefused, DownloadFailed, NetworkProblem, WaitedTooLong
@@ -307,6 +309,22 @@ def test_the_fastest_of_the_mirrors_without_ranges_is_called_back() -> None:
         mirror.serves = Serves.WHOLE
         mirror.counts.received_bytes, mirror.counts.busy_s = received_bytes, 1.0
     assert revive(state) == [Connect(state.mirrors[1].lanes[0])]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.3, 5.0])
+@pytest.mark.parametrize("most_bytes", [0, 1 << 20, 3 << 20])
+def test_of_two_whole_answers_the_faster_stays_once_time_or_bytes_tell_it(
+    seconds: float, most_bytes: int
+) -> None:
+    state = fetching(2)
+    state.whole = {
+        0: WholeAnswer(0, 100.0, True, most_bytes // 2),
+        1: WholeAnswer(1, 100.0, False, most_bytes),
+    }
+    keep_fastest_whole_answer(state, 100.0 + seconds)
+    is_told = seconds >= 0.25 or most_bytes >= 2 << 20
+    left = [mirror.number for mirror in state.mirrors if mirror.dropped is None]
+    assert left == ([0, 1] if not is_told else [1] if most_bytes else [0])
 
 
 # -- wrong bytes --------------------------------------------------------------------------------

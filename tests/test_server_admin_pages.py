@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import random
@@ -1128,6 +1129,20 @@ def test_a_degraded_store_is_said_on_every_page(
     monkeypatch.setattr(type(site.service.store), "state", property(lambda _self: ill))
     for path in ("/", "/queue", "/policy"):
         assert "disk full" in browser.text(path)
+
+
+def test_pages_of_the_log_join_to_the_whole(site: Site, browser: Browser) -> None:
+    for number in range(7):
+        site.server.events.add("note", f"line {number}")
+    site.settle()
+    path, seen = "/log?kind=note&limit=3", []
+    for _ in range(3):
+        text = browser.text(path)
+        seen += re.findall(r"line \d", text)
+        older = re.search(r'href="([^"]*)">Older', text)
+        path = html.unescape(older[1]) if older is not None else ""
+    assert seen == [f"line {number}" for number in reversed(range(7))]
+    assert not path
 
 
 @pytest.mark.parametrize(
