@@ -17,8 +17,8 @@ from tidegate.client.mirror import follow as following
 from tidegate.client.mirror.cli import status
 from tidegate.client.mirror.follow import Follower
 from tidegate.client.mirror.problem import MirrorProblem
-from tidegate.client.mirror.stage import DiskStage
-from tidegate.protocol.disk.pieces import read_cache
+from tidegate.client.mirror.stage import DiskStage, LiveDisk
+from tidegate.protocol.tree_scan import Found, Stamp
 from tidegate.server.mirror.publish import PublishSettings
 
 
@@ -185,22 +185,28 @@ def test_a_change_hidden_from_size_and_mtime_is_found_paranoidly(site: Site) -> 
     assert follower.once().repaired == ("pkg/a.py",)
 
 
-def test_a_file_written_just_now_is_read_again_in_the_next_round(site: Site) -> None:
+def test_a_file_written_just_now_is_read_again_in_the_next_round(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next write in the same tick of the clock would leave its stamp as it is."""
+    digest, looked = LiveDisk.digest, set()
 
-    def cached() -> set[str]:
-        return {line.path for line in read_cache(follower.place.cache)}
+    def watched(disk: LiveDisk, path: str, found: Found) -> tuple[Stamp, str]:
+        looked.add(path)
+        return digest(disk, path, found)
 
+    monkeypatch.setattr(LiveDisk, "digest", watched)
     written_ns = int((site.now - 1.0) * 1e9)
     os.utime(site.tree / "pkg" / "a.py", ns=(written_ns, written_ns))
     site.publish()
     follower = site.follower()
     follower.once()
-    assert "pkg/b.py" in cached()
-    assert "pkg/a.py" not in cached()
-    site.now += 60.0
-    follower.once()
-    assert "pkg/a.py" in cached()
+    for later_s, reads in ((0.0, True), (60.0, True), (0.0, False)):
+        looked.clear()
+        site.now += later_s
+        follower.once()
+        assert ("pkg/a.py" in looked) == reads
+        assert "pkg/b.py" not in looked
 
 
 def test_drift_in_what_the_origin_forgot_is_cured_by_a_snapshot(site: Site) -> None:
