@@ -644,10 +644,14 @@ class ReadersKeepTheirSlots(Oracle):
         ends = ("policy", "settings", "lose answer", "cut", "line", "kill mover", "lose reports")
         # Its client comes back for the file as it is then, and takes nothing meanwhile.
         changes = ("replace", "overwrite", "delete")
-        if any(map(world.has_fault, (*ends, *changes))):
+        # A process that does not run sends nothing, and its leader goes on without it.
+        processes = ("stall process", "kill process", "lose machine", "stop machine", "cut off")
+        if any(map(world.has_fault, (*ends, *changes, *processes))):
             return
+        # A server's buffer is sent anew once a trip and its answer have passed.
+        carried_bytes_s = world.plan.buffer_bytes / (2 * world.plan.latency_s)
         for client in world.clients:
-            slow = client.rate_bytes_s < world.network.wire.rate_bytes_s
+            slow = min(client.rate_bytes_s, carried_bytes_s) < world.network.wire.rate_bytes_s
             if client.state != "fetching" or slow or client.plan.misdeed:
                 continue
             for lease in slotless:
