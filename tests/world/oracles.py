@@ -469,6 +469,8 @@ class LastBytesComeAgain(Oracle):
     _ENDS = (
         *("cancel", "withdraw", "block", "pass", "policy", "settings", "replace", "overwrite"),
         "kill process",
+        # It was whole by its report, and its slot is another's 5 s later (docs/gate.md).
+        "kill mover",
     )
 
     def __init__(self, world: World) -> None:
@@ -1132,7 +1134,9 @@ class StatusAgrees(Oracle):
             for one in client.segments
             if one.exchange is not None
         )
-        if state == "done" and client.body_bytes + under_way < size:
+        # A gate takes what a kernel had for 5 s as delivered (docs/gate.md): a break loses it.
+        unknown = self.world.plan.mover and client.plan.misdeed == "drop"
+        if state == "done" and not unknown and client.body_bytes + under_way < size:
             self.broken(f"{client} is told that it has all: {client.body_bytes} of {size} bytes")
 
 
