@@ -1176,11 +1176,16 @@ class UsedTicketsStayUsed(Oracle):
         super().__init__(world)
         #: Whose they were, and since when they are used.
         self._used: dict[int, tuple[str, float]] = {}
-        #: Its ticket, the life of the server that it began in, and when: the next one, or other
-        #: processes, cannot know what of it the client had then.
-        self._starts: dict[SimulatedClient, tuple[int, int, float]] = {}
+        #: The first ticket of each client.
+        self._first: dict[SimulatedClient, int] = {}
+        #: The life of the server that it began in, and when: the next one, or other processes,
+        #: cannot know what of it the client had then.
+        self._starts: dict[SimulatedClient, tuple[int, float]] = {}
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        now = self.world.schedule.now
+        if status in (200, 206) and "etag" in fields:
+            self._starts.setdefault(client, (self.world.lives, now))
         number = self.world.number_of(client, fields)
         if number is None or client.plan.misdeed in ("ask twice", "ask early"):
             # Of two requests one may join the download of the other, and end later.
@@ -1189,13 +1194,12 @@ class UsedTicketsStayUsed(Oracle):
             # A download goes on as long as its kernel knows nothing of a lost connection.
             return
         if status in (200, 206):
-            now = self.world.schedule.now
-            first, _, _ = self._starts.setdefault(client, (number, self.world.lives, now))
+            first = self._first.setdefault(client, number)
             # Who shows a used ticket again is not served under another number either.
             shows = client.plan.misdeed == "ask again" and client.manner.speaks_tickets
             for one in {number, first if shows else number}:
                 name, since_s = self._used.get(one, ("", -math.inf))
-                unknown = self._unknown(since_s, since_s)
+                unknown = self._unknown(since_s, since_s) or self._is_unheard(since_s)
                 if since_s > self.world.journal_lost_s and not unknown:
                     self.broken(f"{client} starts with ticket {one}, used by {name}")
 
@@ -1211,13 +1215,18 @@ class UsedTicketsStayUsed(Oracle):
         world, now = self.world, self.world.schedule.now
         # The last bytes wait for a slow database no longer than any answer.
         ill_s = max(world.database_slow_until_s, world.database_full_until_s)
-        number, life, began_s = self._starts.get(client, (0, 0, now))
+        life, began_s = self._starts.get(client, (0, now))
         known = life == world.lives and not client.has_vanished and not world.receives(client)
         known = known and not self._unknown(began_s, now)
         # What a mover or a kernel sends while no server runs is not known to the next one.
         known = known and world.gate is not None
         if client.state == "done" and known and now > ill_s + 1.0:
-            self._used[number] = client.name, now
+            self._used[self._first.get(client, 0)] = client.name, now
+
+    def _is_unheard(self, since_s: float) -> bool:
+        """Whether a gate may still wait for a report of what was sent then, which was lost."""
+        lost = self.world.has_fault("lose reports")
+        return lost and self.world.schedule.now < since_s + self._HEARD_S
 
     def stopped(self) -> None:
         self._forget_unheard()
