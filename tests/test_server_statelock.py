@@ -44,6 +44,17 @@ def test_a_folder_that_cannot_be_is_named_with_a_remedy(tmp_path: Path) -> None:
         lock_state(tmp_path / "file")
 
 
+def test_a_folder_of_another_user_is_named_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*words: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(CannotStart, match=f"chown -R {os.geteuid()} {tmp_path}, or give another"):
+        lock_state(tmp_path)
+
+
 def test_a_folder_that_was_open_to_others_is_closed_when_it_is_ours(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o755)

@@ -31,8 +31,9 @@ def lock_state(folder: Path) -> int:
         descriptor = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as fault:
         told = "it is no folder" if isinstance(fault, FileExistsError) else fault.strerror
+        given = f"chown -R {os.geteuid()} {folder}, or " * isinstance(fault, PermissionError)
         raise CannotStart(
-            f"The state folder {folder} cannot be used: {told}; give another --state."
+            f"The state folder {folder} cannot be used: {told}; {given}give another --state."
         ) from fault
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
