@@ -531,8 +531,8 @@ class TheLostComeFirst(Oracle):
             wasted = table.given_back[table.rows[row.number]]
             if small or wasted or row.number in world.started_tickets | self._started:
                 continue
-            if row.weight != 1.0:
-                # A pass moves its client ahead.
+            if row.weight != 1.0 or row.stands_back:
+                # A pass moves its client ahead, and a slot that its network wasted puts it behind.
                 continue
             # A node without a leader issues numbers that say nothing of the order.
             given_here = oldest < ELSEWHERE or row.issued_s < since_s
