@@ -205,11 +205,18 @@ class World:
         return len(networks) < len(self.clients)
 
     def waits_for_small(self, since_s: float) -> bool:
-        """Whether a client wants a small file, or wanted one since then; visitors may always."""
-        return self.has_fault("visit") or any(
-            one.file == "/SMALL.txt" and not (one.over and one.done_s < since_s)
-            for one in self.clients
-            if one.asked_s <= self.schedule.now
+        """Whether a client wants a small file, or wanted one since then.
+
+        Visitors and a mirror may always.
+        """
+        return (
+            self.has_fault("visit")
+            or self.has_fault("publish")
+            or any(
+                one.file == "/SMALL.txt" and not (one.over and one.done_s < since_s)
+                for one in self.clients
+                if one.asked_s <= self.schedule.now
+            )
         )
 
     @property
