@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -562,6 +563,47 @@ def test_blocking_an_address_cuts_it_and_lifting_lets_it_in(site: Site, browser:
         refused = browser.post("/queue/block", bad)
         assert refused.status == 422
         assert b"Block an address" in refused.body, "the form is shown again"
+
+
+@pytest.mark.parametrize("network", ["0.0.0.0/0", "64.0.0.0/7", "::/0", "2000::/3", "192.0.2.0/24"])
+def test_a_block_of_everybody_or_of_oneself_is_asked_about(browser: Browser, network: str) -> None:
+    form = {"network": network, "for_s": "2h", "note": ""}
+    assert b"I am sure" not in browser.get("/queue/block").body
+    refused = browser.post("/queue/block", form)
+    assert refused.status == 422
+    assert network in refused.body.decode()
+    assert b'name="sure"' in refused.body
+    assert api(browser, "GET", "/blocks") == {"blocks": []}
+    assert browser.post("/queue/block", form | {"sure": "yes"}).status == 303
+    assert api(browser, "GET", "/blocks")["blocks"][0]["network"] == network
+
+
+@pytest.mark.parametrize("network", ["8.0.0.0/8", "2400::/12", "10.1.2.3"])
+def test_a_block_of_one_provider_is_not_asked_about(browser: Browser, network: str) -> None:
+    assert browser.post("/queue/block", {"network": network}).status == 303
+
+
+def test_a_rule_that_hides_until_a_time_in_the_past_is_refused(
+    site: Site, browser: Browser
+) -> None:
+    form = {"path": "/43.0/*", "hidden_until_s": "2001-06-01T12:00"}
+    refused = browser.post("/files/rule", form)
+    assert refused.status == 422
+    assert b"This time is past" in refused.body
+    assert api(browser, "GET", "/rules")["rules"] == []
+    opens_s = site.server.now() + 5
+    api(browser, "PUT", "/rules", path="/43.0/*", hidden_until_s=opens_s)
+    site.wait(10)
+    changed = api(browser, "PUT", "/rules", path="/43.0/*", hidden_until_s=opens_s, note="was out")
+    assert changed["note"] == "was out", "an old rule can be changed"
+    form["hidden_until_s"] = datetime.fromtimestamp(opens_s, UTC).strftime("%Y-%m-%dT%H:%M")
+    assert browser.post("/files/rule", form).status == 303, "also by a form, which has no seconds"
+
+
+def test_a_fault_is_told_once_and_in_words(browser: Browser) -> None:
+    page = browser.get("/report?since_s=2000000000&until_s=1000000000").body.decode()
+    assert page.count("The end must be after the start.") == 1
+    assert "until_s" not in page
 
 
 def test_closed_doors_queue_everybody_and_open_in_order(site: Site, browser: Browser) -> None:

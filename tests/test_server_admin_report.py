@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tidegate.server.admin.policy import PAGE
 from tidegate.server.admin.previews import _encoded
 from tidegate.server.admin.render import moment
 from tidegate.server.admission.client_programs import program_name
+from tidegate.server.admission.rules import Rule
 from tidegate.server.control import report
 from tidegate.server.control.report import Beside, Peak, Report, sentences
 from tidegate.server.store import reports
@@ -212,7 +214,8 @@ def test_a_request_to_the_simulator_has_every_arrival() -> None:
 
 def test_a_release_that_had_its_hour_is_offered(site: Site, browser: Browser) -> None:
     hour_s = site.server.now() - 7200
-    api(browser, "PUT", "/rules", path="/43.0/*", hidden_until_s=hour_s)
+    hour = datetime.fromtimestamp(hour_s, UTC)
+    site.server.rules.configure([Rule(path="/43.0/*", hidden_until=hour)])
     api(browser, "PUT", "/rules", path="/44.0/*", hidden_until_s=site.server.now() + 7200)
     place = dict(browser.get("/report").headers)["location"]
     page = browser.text(place)

@@ -67,8 +67,7 @@ def add_queue_commands(admin: click.Group) -> None:
         shows=table("tickets", line, "No client is waiting."),
     )
     add(
-        *("promote NUMBER", "POST /tickets/{number}/promote"),
-        "Move ticket NUMBER to the head of the queue.",
+        *("promote NUMBER", "POST /tickets/{number}/promote", "Move ticket NUMBER to the head."),
         shows="Ticket {number} is next.",
     )
     add(
@@ -83,6 +82,7 @@ def add_queue_commands(admin: click.Group) -> None:
         *("block NETWORK", "POST /blocks", "Refuse an address or NETWORK, and end what it has."),
         _duration("--for", "for_s", help="How long: 2h, 7d. Without it: until unblocked."),
         _note("Why; for the log."),
+        _option("--sure", is_flag=True, help="Even your own address, or a large network."),
         shows="{network} is blocked.",
     )
     add(

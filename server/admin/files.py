@@ -182,6 +182,11 @@ async def put_rule(ask: HandlerCall, body: RuleIn) -> RuleOut:
     rule = Rule.model_validate({name.removesuffix("_s"): value for name, value in given.items()})
     rules = list(ask.server.rules.own)
     at = next((i for i, other in enumerate(rules) if other.path == rule.path), len(rules))
+    before = rules[at].hidden_until if at < len(rules) else None
+    # A form has no seconds.
+    kept = opens and before and abs(seconds_of(before) - opens) < 60.0
+    if opens is not None and opens <= ask.now and not kept:
+        raise wrong("hidden_until_s", "This time is past: the files would be shown at once.")
     most = 500
     if at == most:
         raise wrong("path", f"There can be at most {most} rules.")

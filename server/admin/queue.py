@@ -15,7 +15,7 @@ from ..admission.client_keys import address_of
 from ..admission.gate import Gate
 from ..control.events import ask as ask_store
 from ..control.problems import Problem
-from ..control.set_up import BlockedNetwork, DoorState, network_of
+from ..control.set_up import BlockedNetwork, DoorState, network_of, refuse_by_mistake
 from ..store.journal import search_tickets
 from .app import HandlerCall
 from .router import Routes
@@ -162,6 +162,7 @@ class BlockIn(Shape):
         None, gt=0, le=366 * 86_400.0, description="Null: for good."
     )
     note: Text = Field("", max_length=200)
+    sure: bool = Field(False, description="Even the caller's own address, or a large network.")
 
 
 class BlocksOut(Shape):
@@ -257,17 +258,15 @@ async def _list(ask: HandlerCall, query: QueueQuery, template: str) -> Answer:
     if query.tab == "tickets":
         found = await list_tickets(ask, TicketQuery.model_validate(query))
         rows, total = found.tickets, found.total
+    elif query.tab == "downloads":
+        numbers = leases_like(ask, query.q)
+        rows, total = leases_out(ask, query.page(numbers)), len(numbers)
+    elif query.tab == "groups":
+        groups = await groups_like(ask, query.q)
+        rows, total = query.page(groups), len(groups)
     else:
-        every: Sequence[Any]
-        if query.tab == "groups":
-            every = await groups_like(ask, query.q)
-        elif query.tab == "blocks":
-            every = [b for b in ask.server.blocks.all() if query.q in b.network]
-        else:
-            every = leases_like(ask, query.q)
-        rows, total = query.page(every), len(every)
-        if query.tab == "downloads":
-            rows = leases_out(ask, rows)
+        blocks = [one for one in ask.server.blocks.all() if query.q in one.network]
+        rows, total = query.page(blocks), len(blocks)
     return ask.listing(
         template,
         query,
@@ -403,6 +402,8 @@ async def list_blocks(ask: HandlerCall) -> BlocksOut:
 async def add_block(ask: HandlerCall, body: BlockIn) -> BlockedNetwork:
     """Block an address or network."""
     network = network_of(body.network)
+    if not body.sure:
+        refuse_by_mistake(network, ask.call.peer)
     until = None if body.for_s is None else ask.now + body.for_s
     found = BlockedNetwork(network, ask.now, until, ask.who, body.note)
     ask.server.blocks.add(found)

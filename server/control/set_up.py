@@ -11,6 +11,7 @@ from ..admission.actions import QueueActions
 from ..admission.draw import Prequeue
 from ..admission.gate import Gate
 from ..admission.rules import Rule, RuleBook, openings
+from ..http.proxies import block_of
 from .branding import Branding
 from .key_values import KeyValues
 from .problems import wrong
@@ -111,6 +112,19 @@ def network_of(text: str) -> str:
         raise wrong(
             "network", f"{text!r} is neither an address nor a network such as 192.0.2.0/24."
         ) from None
+
+
+def refuse_by_mistake(network: str, own: str) -> None:
+    """Raises Problem 422 if a block takes too many addresses, or the address `own`."""
+    found = ipaddress.ip_network(network)
+    # The registries hand out IPv4 by /8 and IPv6 by /12.
+    if found.prefixlen < (8 if found.version == 4 else 12):
+        text = f"{network} holds many networks. To stop all downloads close the doors"
+    elif own and found.overlaps(ipaddress.ip_network(block_of(own), strict=False)):
+        text = f"{network} holds your own address, {own}"
+    else:
+        return
+    raise wrong("network", f"{text}. To block it all the same, say that you are sure.")
 
 
 Source = Literal["configuration", "admin"]
