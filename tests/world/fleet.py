@@ -35,7 +35,7 @@ from tidegate.server.store.database import Database, sqlite_url
 
 from .life import FrontTurns, close_files, forget_service
 from .links import LinkNetwork, ProcessReactor, Strand, sleep
-from .schedule import ProcessEnded, Schedule
+from .schedule import ProcessEnded, Schedule, VirtualReactor
 from .wire import ADMIN_PORT, FILES_PORT, Listener, MemoryNetwork, MemoryPort
 
 #: A process needs so long to begin, and to end by a signal, at most.
@@ -283,7 +283,7 @@ class FleetLife:
             return [run._told(fault)]
         return []
 
-    def _exited(self, reactor: ProcessReactor, status: int) -> None:
+    def _exited(self, reactor: VirtualReactor | None, status: int) -> None:
         process = next((one for one in self.processes.values() if one.reactor is reactor), None)
         if process is None:
             return
@@ -294,8 +294,8 @@ class FleetLife:
         process.parent.tell(signal.SIGCHLD)
 
     def end_process(self, status: int) -> None:
-        """Stands for `os._exit`."""
-        self._exited(self.running.reactor, status)
+        """Stands for `os._exit`. Code of a process that has ended may still call it."""
+        self._exited(self.schedule.running, status)
         raise ProcessEnded
 
     def kill_process(self, process: Process) -> None:
