@@ -29,6 +29,7 @@ from tidegate.server.store import database as store_database
 from tidegate.server.store import history
 from tidegate.server.store import queries as ledger
 from tidegate.server.store.accounts import OperatorTables
+from tidegate.server.store.cluster import Fenced
 from tidegate.server.store.database import (
     FITS,
     MIGRATIONS,
@@ -583,6 +584,24 @@ def test_close_ends_although_the_database_never_answers(
     assert TIMES.close_s + TIMES.cut_s == 8
     threads.run()
     assert closed == [False]
+
+
+def test_close_ends_although_the_process_dies_where_it_hears_that_it_leads_no_more(
+    database: Database, clock: Clock, threads: Threads
+) -> None:
+    """The refused batch counted as under way for ever: `close` waited for it in an endless loop."""
+
+    def die(why: str) -> None:
+        raise RuntimeError(why)
+
+    store = Store(database, clock, threads, lambda work: succeed(work()), clock.seconds, die)
+    store.keep_tickets([ticket(1)])
+    clock.advance(TIMES.batch_s)
+    closed: list[bool] = []
+    store.close().addCallback(closed.append)
+    ((_, answer),) = threads.jobs
+    answer.errback(Fenced("epoch 2 is over"))
+    assert closed == [True]
 
 
 def test_a_write_without_an_answer_is_cut_off_said_and_tried_again(

@@ -338,9 +338,9 @@ class Store:
                 self._schedule()
 
         def failed(failure: Failure) -> None:
+            landed()
             if isinstance(failure.value, Fenced) and self._fenced is not None:
                 self._fenced("the database says so")
-            landed()
             self.failures_total += 1
             self._renew = self._renew or renew
             # Newer rows replace those that failed.
