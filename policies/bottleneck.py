@@ -74,6 +74,9 @@ class FinderTuning:
     #: The goodput stands still if what came and went weighs this many times its own changes. No
     #: cell moves. Crowds that do not fill their line depend on it (tests).
     stillness: float = 5.0
+    #: Fruitless probes before a known line is tried, doubled by each trial: the same slow clients
+    #: stood still again and again (`python -m tests.random_days --first 1026 --days 1`).
+    doubts: int = 3
     #: From a finding to the next trial, and half of the time between probes. Doubled after each
     #: trial without effect, 32-fold at most. Half: a rise -6 %, a fall -9 %, the trace huge +4 %,
     #: and every other download pays for twice as many probes.
@@ -225,11 +228,12 @@ class Bottleneck:
         self._tried_s = -math.inf
         self._next_trial_s = -math.inf
         self._again_s = FINDER.retry_s
-        #: How much arrived, and for how many, when the last trial found no full line.
-        self._crowd = (0.0, 0)
+        #: What arrived, and what each took, when the last trial found no full line.
+        self._crowd: tuple[float, Mapping[int, float]] = (0.0, {})
         self._probe: _Probe | None = None
         self._next_probe_s = -math.inf
-        self._doubts = 0
+        #: Fruitless probes, and how many there are before a trial.
+        self._doubts, self._most_doubts = 0, FINDER.doubts
         self._falls = 0
         #: What comings and goings told at the last tick.
         self._natural = 0
@@ -297,8 +301,8 @@ class Bottleneck:
             return self._held_part() >= 0.5 or not near
         if self._natural < 0:
             return True
-        then, count = self._crowd
-        if count > 0:
+        then, took = self._crowd
+        if took:
             return self._rates(FINDER.window_s)[0] <= FINDER.grown * then
         # One or two are taken to be limited by themselves until a crowd shows better.
         return self._looks[-1].count < 3
@@ -382,7 +386,7 @@ class Bottleneck:
         Not of a crowd that was just found not to fill the line: its networks lose by themselves.
         """
         losses, count = self._losses, len(samples)
-        if self._line < math.inf or count < 3 or count <= FINDER.grown * self._crowd[1]:
+        if self._line < math.inf or count < 3 or count <= FINDER.grown * len(self._crowd[1]):
             losses.clear()
             return 0.0
         losses.append((now, sum(sample.lossy for sample in samples) / count))
@@ -425,7 +429,7 @@ class Bottleneck:
             return
         self._trial = self._probe = None
         self._line = ceiling / FINDER.cap_part
-        self._again_s, self._crowd = FINDER.retry_s, (0.0, 0)
+        self._again_s, self._crowd = FINDER.retry_s, (0.0, {})
         self._next_trial_s = now + FINDER.retry_s
         self._evidence.clear()
 
@@ -444,11 +448,11 @@ class Bottleneck:
         stuck = sum(sample.stuck for sample in crowd)
         if len(crowd) < 2 or stuck < FINDER.fallen * len(crowd) or goodput <= 0.0:
             return
-        then, count = self._crowd
-        changed = count > 0 and (
-            len(crowd) > FINDER.grown * count
-            or not then / FINDER.grown < goodput < FINDER.grown * then
-        )
+        then, took = self._crowd
+        before = {lease: rate for lease, rate in took.items() if lease in rates}
+        slowed = FINDER.grown * sum(rates[lease] for lease in before) < sum(before.values())
+        grew = len(crowd) > FINDER.grown * len(took) or goodput > FINDER.grown * then
+        changed = bool(took) and (grew or slowed)
         sooner_s = max(0.5 * self._again_s, self._again_s - FINDER.evidence_s) if changed else 0.0
         if now < self._next_trial_s - sooner_s:
             return
@@ -547,10 +551,11 @@ class Bottleneck:
                 self._full(max(goodput, trial.goodput_bytes_s), now)
                 return
             if trial.verdicts <= -2:
-                self._not_full(trial.goodput_bytes_s, len(trial.held) + len(trial.kept), now)
+                self._not_full(trial.goodput_bytes_s, trial.held | trial.kept, now)
                 return
-        if lasted_s >= FINDER.evidence_s:
-            # Too much came and went to tell.
+        most_s = FINDER.evidence_s if self._line == math.inf else 2.5 * FINDER.window_s
+        if lasted_s >= most_s:
+            # Too much came and went to tell: newcomers soon take what is free of a known line.
             self._trial = None
             self._wait_longer(now)
 
@@ -568,23 +573,23 @@ class Bottleneck:
             goodput_bytes_s = ceiling / FINDER.cap_part
         self._line = goodput_bytes_s
         self._murky_until_s = now + 1.5 * FINDER.window_s
-        self._again_s, self._crowd = FINDER.retry_s, (0.0, 0)
+        self._again_s, self._crowd = FINDER.retry_s, (0.0, {})
         self._next_trial_s = now + FINDER.retry_s
         self._next_probe_s = now + FINDER.retry_s
         self._stuck_since_s = math.inf
         self._evidence.clear()
-        self._doubts = 0
         if news:
+            self._doubts, self._most_doubts = 0, FINDER.doubts
             # What stands before the line slows down all who begin; it can wait in the server.
             acked, part = self._looks[-1].acked_total, FINDER.fall_drain_part
             self._probe = _Probe(now, 1.0, 0, part, found=True, fell=fell, acked_bytes=acked)
 
-    def _not_full(self, goodput_bytes_s: float, count: int, now: float) -> None:
+    def _not_full(self, goodput_bytes_s: float, rates: Mapping[int, float], now: float) -> None:
         """Each client is limited by itself. A cap that held any was wrong."""
         self._trial = None
         if not self._bounded and goodput_bytes_s >= 0.9 * FINDER.cap_part * self._line:
             self._line = math.inf
-        self._crowd = (goodput_bytes_s, count)
+        self._crowd = (goodput_bytes_s, rates)
         self._wait_longer(now)
 
     def _wait_longer(self, now: float) -> None:
@@ -616,7 +621,7 @@ class Bottleneck:
             self._line = goodput
             factor = min(2.0, probe.factor * FINDER.grown)
             self._raise(factor, now, probe.flying_bytes)
-            self._doubts = 0
+            self._doubts, self._most_doubts = 0, FINDER.doubts
             return
         beyond = (flying_bytes - probe.flying_bytes) / lasted_s
         stands = beyond >= FINDER.takeover * (probe.factor - 1.0) * self._line
@@ -629,7 +634,9 @@ class Bottleneck:
             goodput, rates = self._rates(FINDER.window_s)
         self._doubts += 1
         crowd = [sample for sample in samples if sample.lease in rates]
-        doubtful = self._doubts % 3 == 0 and len(crowd) >= 3
+        doubtful = self._doubts >= self._most_doubts and len(crowd) >= 3
+        if doubtful:
+            self._doubts, self._most_doubts = 0, 2 * self._most_doubts
         self._probe = _Probe(now, 1.0, 0, FINDER.drain_part, doubtful=doubtful)
         if self._held_part() >= 0.5 and goodput + beyond >= FINDER.followed * self._line:
             # More was sent than arrived: until that has drained, the line carries what arrives.
@@ -706,7 +713,6 @@ def _telling(samples: Sequence[Sample], rates: Mapping[int, float]) -> list[Samp
     Else a few readers that stand still could make a line look full that has room.
     """
     here = [sample for sample in samples if sample.lease in rates]
-    least = (
-        (1.0 - FINDER.cap_part) * sum(rates[sample.lease] for sample in here) / max(1, len(here))
-    )
+    goodput = sum(rates[sample.lease] for sample in here)
+    least = (1.0 - FINDER.cap_part) * goodput / max(1, len(here))
     return [sample for sample in here if rates[sample.lease] >= least]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -704,3 +705,37 @@ def test_what_a_probe_loses_does_not_make_the_line_look_narrower() -> None:
     probes = sum(cap is not None and cap > 4.1 * MB for _, cap, _ in world.log[before:])
     assert probes >= 4
     assert all(line >= 0.97 * 4.0 * MB for _, _, line in world.log[before:])
+
+
+def held_s(world: World, seconds: float) -> float:
+    """How long trials hold back the one that they hold back longest, of the next seconds."""
+    held: Counter[int] = Counter()
+    arrive = world.arrivals
+
+    def count(world: World) -> None:
+        held.update(world.orders.hold)
+        arrive(world)
+
+    world.arrivals = count
+    world.run(seconds)
+    return STEP_S * max(held.values(), default=0)
+
+
+@pytest.mark.parametrize("count", [3, 12, 40])
+def test_trials_of_a_known_line_hold_back_less_and_less(count: int) -> None:
+    """Each third probe made one: the same clients stood still for one minute of ten."""
+    line = 4 * MB
+    world = World(steady(line), Bottleneck(), buffer=30_000.0)
+    for number in range(count):
+        world.add(line * (0.4 + 0.1 * number))
+    assert held_s(world, 600.0) <= 20.0
+    assert world.found_at_s(line) <= 5.0
+
+
+def test_a_crowd_that_grows_smaller_is_not_tried_again_and_again() -> None:
+    """Those who are left take what they took before. The slowest stood still for 15 s, now 8."""
+    world = World(steady(40 * MB), Bottleneck())
+    for number in range(40):
+        world.add(0.2 * MB, 0.2 * MB * (20.0 + 3.0 * number))
+    assert held_s(world, 140.0) <= 11.0
+    assert all(cap is None for _, cap, _ in world.log)

@@ -16,6 +16,8 @@ from tests.random_days import draw_day, judge
         pytest.param(1057, 1.03, 0.05, id="slow-clients-seem-fast"),
         # Each of 120 fast browsers had a page for 3 s before its turn of less: 1.48 and a seventh.
         pytest.param(1189, 1.1, 0.1, id="pages-longer-than-waits"),
+        # Trials of the line held the same slow clients back for 25 s: a quarter were later.
+        pytest.param(1026, 1.0, 0.12, id="trials-hold-slow-clients-back"),
     ],
 )
 def test_a_day_that_was_found_goes_better_now(seed: int, part: float, later: float) -> None:
