@@ -1,6 +1,6 @@
 """The laws of admission as a test that any policy must pass (needs hypothesis).
 
-    from policies.testing import check_laws
+    from tidegate.policies.testing import check_laws
 
     def test_laws() -> None:
         check_laws("mine")

@@ -1,6 +1,7 @@
 """The seam of the laws: what the kernel asks each of them, and the events that it reports.
 
-Order, places, calls, starts and forecasts follow the answers. A law overrides what it needs.
+Order, places, calls, starts and forecasts follow the answers. A law overrides what it needs, and
+`AdmissionPolicy` lists it in `laws`.
 """
 
 from __future__ import annotations
