@@ -2,10 +2,10 @@
 
     python -m bench.policies.laws [--law TEXT …] [--cell TEXT …] [--write]
 
-A cell says what is lost without the law: the change of the mean session time; then, in points, how
-many more clients are later than under processor sharing by more than 5 % and 5 s, and how many more
-start within the bound that they were told (or, where clients give up, how many more do). Takes
-about five minutes on one core. `--write` puts the table into docs/policies.md.
+The first table has each cell with all laws. The second says of each law which cells change without
+it: the mean session time; then, in points, how many more clients are later than under processor
+sharing by more than 5 % and 5 s, how many more start within the bound that they were told, and how
+many more give up. Takes about five minutes on one core. `--write` puts both into docs/policies.md.
 
 A law is switched off by replacing what a method of it answers; no product code knows of this.
 A law that changes no cell by 0.25 % or a point, and no cell with an attacker by 5 %, should go.
@@ -121,7 +121,7 @@ def without(law: str, cell: str) -> CellFigures:
 
 
 def change(usual: CellFigures, off: CellFigures) -> str:
-    """A cell of the table; empty where nothing changes by 1 % or a point, which decides nothing."""
+    """What a law changes in a cell; empty below 1 % or a point, which decides nothing."""
     parts = []
     mean = off.mean_s / usual.mean_s - 1.0
     if abs(mean) >= 0.01:
@@ -134,22 +134,14 @@ def change(usual: CellFigures, off: CellFigures) -> str:
     ):
         if abs(part) >= least:
             parts.append(f"{title} {100.0 * part:+.1f}")
-    return ", ".join(parts)
+    return " ".join(parts)
 
 
-def figures_of(usual: CellFigures) -> str:
-    """The figures with all laws."""
-    parts = [f"{usual.mean_s:.1f} s"]
-    for value, title in (
-        (usual.later, "later"),
-        (usual.within, "kept"),
-        (usual.gave_up, "gave up"),
-        (usual.end_within, "ends kept"),
-        (usual.end_error, "ends off"),
-    ):
-        if not math.isnan(value) and (value or title == "later"):
-            parts.append(f"{title} {100.0 * value:.1f} %")
-    return ", ".join(parts)
+def figures_of(usual: CellFigures) -> list[str]:
+    """A cell with all laws."""
+    parts = usual.later, usual.within, usual.end_within, usual.end_error, usual.gave_up
+    texts = ["–" if math.isnan(one) else f"{100.0 * one:.1f} %" for one in parts]
+    return [f"{usual.mean_s:.1f} s", *texts]
 
 
 def main() -> int:
@@ -164,14 +156,19 @@ def main() -> int:
     require(laws and names, f"No law or no cell has {options.law + options.cell} in its name.")
     cells.prepare(names)
     usual = {name: cells.figures(name) for name in names}
-    rows: list[list[str]] = [["all laws", *(figures_of(usual[name]) for name in names)]]
-    print(markdown.head("without", *names), markdown.row(*rows[0]), sep="\n", flush=True)
+    titles = "with all laws", "mean", "later", "starts kept", "ends kept", "ends off", "gave up"
+    cells_table = markdown.table(titles, [[name, *figures_of(usual[name])] for name in names])
+    columns = "without", "what changes"
+    print(cells_table, "", markdown.head(*columns), sep="\n", flush=True)
+    rows = []
     for law in laws:
-        rows.append([law, *(change(usual[name], without(law, name)) for name in names)])
+        changes = {name: change(usual[name], without(law, name)) for name in names}
+        rows.append([law, "; ".join(f"*{name}* {text}" for name, text in changes.items() if text)])
         print(markdown.row(*rows[-1]), flush=True)
     if options.write:
         page = Path(__file__).parents[2] / "docs" / "policies.md"
-        markdown.put_between_marks(page, "make laws", markdown.table(["without", *names], rows))
+        laws_table = markdown.table(columns, rows)
+        markdown.put_between_marks(page, "make laws", f"{cells_table}\n\n{laws_table}")
     return 0
 
 
