@@ -217,20 +217,29 @@ def test_who_polls_looks_well_before_a_long_wait_is_over() -> None:
 
 @pytest.mark.parametrize("rate_bytes_s", [1e6, 1e8])
 def test_polling_clients_of_a_narrow_link_are_told_what_comes(rate_bytes_s: float) -> None:
-    """Each could take the link, or a fifth of it, for itself, and more come than it can carry."""
+    """Each could take the link, or a fifth of it, for itself, and more come than it can carry.
+
+    The queue grows for 450 s: the shorter half alone fills the line. A day differs from the next by
+    4 points, so four are judged together.
+    """
+    days = [_growing(seed, rate_bytes_s) for seed in range(1, 5)]
+    assert min(day["eta_told"] for day in days) > 10
+    mean = {name: statistics.mean(day[name] for day in days) for name in days[0]}
+    assert mean["eta_within_p90"] > 0.75
+    assert mean["attempts"] < 7.0
+    assert mean["end_within_p90"] > 0.75
+    assert mean["end_median_error"] < 0.2
+
+
+def _growing(seed: int, rate_bytes_s: float) -> dict[str, float]:
+    rng = random.Random(seed)
     visitors = tuple(
-        Visitor(f"c{number}", number * 1.5, rate_bytes_s, (File("file", size),))
+        Visitor(f"c{number}", 1.5 * (number + rng.random()), rate_bytes_s, (File("file", size),))
         for number, size in enumerate((30 * MB, 20 * MB) * 150)
     )
     workload = Workload("narrow", 1, visitors, 5.0 * MB, 20_000)
     scenario = Scenario("fair", 6, 2, bandwidth_bytes_s=5.0 * MB, hold=False, tick_s=0.25)
-    figures = measure(workload, scenario.conditions(workload), scenario.simulate(workload))
-    assert figures["eta_told"] > 10
-    # The queue grows for 450 s. The shorter half alone fills the line.
-    assert figures["eta_within_p90"] > 0.78
-    assert figures["attempts"] < 7.0
-    assert figures["end_within_p90"] > 0.78
-    assert figures["end_median_error"] < 0.25
+    return measure(workload, scenario.conditions(workload), scenario.simulate(workload))
 
 
 def polled(seed: int) -> dict[str, float]:
