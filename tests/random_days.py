@@ -2,7 +2,8 @@
 
 A day is a line, a crowd with its sizes, speeds and manners, and a path. It is judged by the first
 promise: nobody is done later than from a plain server, and most are done sooner. The days where it
-holds least are printed, the worst one first; each is played again by its seed.
+holds least are printed, the worst one first; each is played again by its seed. Told starts and ends
+are judged over all days (`tests/told_times.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import math
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
@@ -19,6 +20,8 @@ from tidegate.loadtest.sim.conditions import NetworkPath
 from tidegate.loadtest.sim.metrics import later, measure, session_times
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import MB, File, Visitor, Workload, bounded_pareto
+
+from .told_times import TellingEngine, Told, table
 
 #: No day is longer, and no download takes longer alone, seconds: the simulator's time is bounded.
 LONGEST_S = 600.0
@@ -70,6 +73,7 @@ class Verdict:
     starts_kept: float
     ends_kept: float
     gave_up: float
+    told: Sequence[Told]
 
     def __str__(self) -> str:
         return (
@@ -135,14 +139,17 @@ def _draw(rng: random.Random, seed: int) -> Day | None:
 
 def judge(day: Day) -> Verdict:
     """Play the day under Fair, and without admission."""
-    run = day.scenario.simulate(day.workload, day.seed)
+    policy = day.scenario.make_policy(day.workload, day.seed)
+    conditions = day.scenario.conditions(day.workload)
+    engine = TellingEngine(day.workload, policy, conditions, day.seed)
+    told, run = engine.told(), engine.tally
     plain = replace(day.scenario, policy="ps").simulate(day.workload, day.seed)
     times, sharing = (session_times(one, len(day.workload.visitors)) for one in (run, plain))
-    told = measure(day.workload, day.scenario.conditions(day.workload), run)
+    figures = measure(day.workload, conditions, run)
     mean_s = mean(time for time in times if not math.isnan(time))
     part = mean_s / mean(time for time in sharing if not math.isnan(time))
-    kept = told["eta_within_p90"], told["end_within_p90"]
-    return Verdict(day, mean_s, part, later(times, sharing), *kept, told["gave_up"])
+    kept = figures["eta_within_p90"], figures["end_within_p90"]
+    return Verdict(day, mean_s, part, later(times, sharing), *kept, figures["gave_up"], told)
 
 
 def main() -> int:
@@ -158,6 +165,7 @@ def main() -> int:
     lines = [str(one) for one in verdicts[: asked.worst]]
     part, late = mean(one.part for one in verdicts), mean(one.later for one in verdicts)
     lines.append(f"{len(verdicts)} days: mean {part:.2f} of a plain server's, later {late:.1%}")
+    lines.append(table([told for one in verdicts for told in one.told]))
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 

@@ -7,6 +7,8 @@ import random
 import pytest
 
 from tests.random_days import draw_day, judge
+from tests.told_times import Cause, TellingEngine, table
+from tidegate.loadtest.sim.metrics import measure
 
 
 @pytest.mark.parametrize(
@@ -35,3 +37,24 @@ def test_fresh_days_are_no_worse_than_any_that_was_seen() -> None:
         assert verdict.part <= 1.5, str(verdict)
         assert verdict.later <= 0.6, str(verdict)
         assert verdict.gave_up == 0.0, str(verdict)
+
+
+def test_what_was_told_is_judged_and_asking_changes_nothing() -> None:
+    """A crowd of one size, and one in which seven in ten are slower than the first ones."""
+    crowd, slow = draw_day(7006), draw_day(7072)
+    for day, cause in ((crowd, Cause.OVERTAKEN), (slow, Cause.OWN_SPEED)):
+        policy = day.scenario.make_policy(day.workload, day.seed)
+        conditions = day.scenario.conditions(day.workload)
+        engine = TellingEngine(day.workload, policy, conditions, day.seed)
+        told = engine.told()
+        alone = day.scenario.simulate(day.workload, day.seed)
+        assert engine.tally.downloads.tobytes() == alone.downloads.tobytes()
+        figures = measure(day.workload, conditions, alone)
+        assert len(told) == figures["eta_told"]
+        kept = [one.broken is None for one in told]
+        assert sum(kept) / len(kept) == pytest.approx(figures["end_within_p90"])
+        assert cause in {one.broken for one in told} & {one.moved for one in told}
+        all_told = table(told).splitlines()[1].split()
+        assert all_told[1] == str(len(told))
+        assert all_told[4] == f"{figures['end_within_p90']:.1%}"
+        assert all_told[5] == f"{figures['end_median_error']:.0%}"
