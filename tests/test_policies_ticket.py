@@ -142,6 +142,27 @@ def test_the_ready_list_grows_by_the_no_shows_and_scales_with_the_slots() -> Non
     assert seen.ready_target == 30 / (1 - seen.no_show_fraction) // 1 + 1
 
 
+def test_the_ready_list_grows_by_a_quarter_while_a_slot_is_free_and_shrinks_by_a_quarter() -> None:
+    fields = {"ticket_ttl_s": 1e4, "come_back_s": 1e3, "slot_use_fraction": 0.0}
+    policy = make(slots=2, ready_list=16, ready_grow_s=10.0, **fields)
+    running = [admit(policy, job(name), 0.0) for name in "ab"]
+    for client in range(60):
+        wait(policy, job(f"c{client}"), 0.0)
+
+    def targets(first_s: float) -> list[int]:
+        found = []
+        for step in range(4):
+            policy.advance(first_s + 10.0 * step)
+            found.append(policy.snapshot(first_s + 10.0 * step).ready_target)
+        return found
+
+    policy.advance(0.0)
+    policy.release(running[0].lease, 1.0, True)
+    assert targets(10.0) == [20, 25, 31, 38]
+    admit(policy, job("c0"), 45.0)
+    assert targets(50.0) == [32, 28, 25, 22]
+
+
 def test_those_whose_turn_comes_sooner_than_they_can_be_told_to_come_are_ready() -> None:
     """Downloads of 0.2 s: by the time that one is back 15 turns have come."""
     policy = make(slots=1, retry_min_s=3.0, retry_jitter=0.0)
@@ -163,6 +184,29 @@ def test_rapid_polling_starts_nothing_early_is_counted_and_moves_the_return() ->
     assert answer.ready
     assert policy.snapshot(12.0).early_polls_total == 10
     admit(policy, job("rude"), 115.0)
+
+
+def test_forgiven_early_visits_move_no_later_return_either() -> None:
+    policy = make(come_back_s=10.0, early_polls_free=2, early_penalty_s=5.0)
+    admit(policy, job("a"), 0.0)
+    wait(policy, job("hasty"), 0.0)
+    for early_s in (2.0, 4.0):
+        assert wait(policy, job("hasty"), early_s).retry_after_s == 10.0 - early_s
+    assert wait(policy, job("hasty"), 10.0).retry_after_s == 10.0
+    wait(policy, job("hasty"), 12.0)
+    assert wait(policy, job("hasty"), 25.0).retry_after_s == 15.0, "the third was one too many"
+
+
+def test_bytes_still_on_their_way_do_not_lengthen_the_time_a_lost_download_keeps_its_slot() -> None:
+    """It broke off at 2 s. The last of its bytes left 18 s later, nearly none of them arrived."""
+    policy = make(lease_idle_s=20.0)
+    lease = admit(policy, job("hangs-up"), 0.0).lease
+    wait(policy, job("next", present=True), 0.0)
+    policy.detach(lease, 2.0, None)
+    policy.detach(lease, 20.0, LARGE)
+    admit(policy, job("hangs-up"), 20.5)
+    policy.detach(lease, 20.6, LARGE)
+    assert policy.advance(20.7).call, "it has been away for nearly all its time"
 
 
 def test_a_ready_ticket_lasts_until_the_return_that_an_early_visit_moved() -> None:
