@@ -878,6 +878,8 @@ def test_restoring_a_revision_makes_a_new_one(site: Site, browser: Browser) -> N
     current = site.server.revisions.current
     assert (current.number, current.settings["slots"], current.restored_from) == (3, 2, 1)
     assert browser.post("/policy/revisions/9/restore", {"base": "3"}).status == 404
+    assert browser.post(f"/policy/revisions/{2**53 - 1}/restore", {"base": "3"}).status == 404
+    assert browser.post(f"/policy/revisions/{2**64}/restore", {"base": "3"}).status in (404, 422)
     assert browser.post("/policy/revisions/1/restore", {"base": "2"}).status == 412
     assert "No setting differs" not in browser.text("/policy/revisions"), "there was none before"
     older = api(browser, "GET", "/revisions?before=3")["revisions"]

@@ -108,8 +108,6 @@ class Revisions:
         """One revision. Raises StoreSilent."""
         if number == self.current.number:
             return self.current
-        if number >= 2**62:
-            return None
         return await ask(self._store, lambda connection: read_revision(connection, number))
 
     def overrides(self) -> list[DiffLine]:

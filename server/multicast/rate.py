@@ -31,18 +31,11 @@ def elect(wishes: Sequence[float]) -> float:
     The wish with the highest product of rate and served share ** `_EXPONENT` wins. If k <= n / 2 of
     n voters lie, it is at least (1 - k / n) ** `_EXPONENT` times the lowest honest wish.
     """
-    limits = sorted((wish for wish in wishes if wish < 1.0), reverse=True)
-    served = len(wishes) - len(limits)
-    best, most = 1.0, 0.0
-    # In falling order: of equal products the lower rate serves more voters.
-    for limit in (1.0, *limits):
-        served += limit < 1.0
-        share = served / len(wishes)
-        product = limit * share**_EXPONENT
-        # A rate must suit this share of the voters: a majority that is slower decides.
-        if share >= 0.5 and product >= most:
-            best, most = limit, product
-    return best
+    served = enumerate(sorted(wishes, reverse=True), 1)
+    # A rate must suit half of the voters: a majority that is slower decides.
+    least = len(wishes) / 2
+    suited = [(rate * (n / len(wishes)) ** _EXPONENT, rate) for n, rate in served if n >= least]
+    return max(suited)[1]
 
 
 @dataclass(slots=True)
