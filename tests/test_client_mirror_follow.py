@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 from datetime import timedelta
@@ -172,6 +173,19 @@ def test_drift_under_an_update_is_repaired_on_the_way(site: Site) -> None:
     (follower.place.live / "pkg" / "sub" / "data.bin").write_bytes(b"vandalised rename")
     follower.once()
     assert described(follower.place.live) == described(site.tree)
+
+
+def test_a_file_that_rotted_unnoticed_is_not_taken_over_under_a_new_name(tmp_path: Path) -> None:
+    for name, content in (("good", b"whole"), ("bad", b"rots")):
+        (tmp_path / "old").mkdir(exist_ok=True)
+        (tmp_path / "old" / name).write_bytes(content)
+    (tmp_path / "new").mkdir()
+    stage = DiskStage(tmp_path / "new", tmp_path / "old", set(), set())
+    sha256 = hashlib.sha256(b"whole").hexdigest()
+    assert stage.copy_old("kept", "good", sha256)
+    assert not stage.copy_old("spoilt", "bad", sha256)
+    assert described(tmp_path / "new").keys() == {"kept"}
+    stage.close()
 
 
 def test_a_change_hidden_from_size_and_mtime_is_found_paranoidly(site: Site) -> None:

@@ -79,6 +79,17 @@ def test_any_order_ends_with_every_byte_right_and_liars_named(
     assert bool(one.culprits) == lied
 
 
+def test_who_spoilt_a_piece_first_is_named_even_if_it_is_spoilt_again() -> None:
+    one = writer(100)
+    for honest, liar in ((2, 1), (4, 3)):
+        one.write_at(0, DATA[:50], honest)
+        one.write_at(50, bytes(50), liar)
+        assert [bad.sources for bad in one.check()] == [(liar, honest)]
+    one.write_at(0, DATA[:100], 2)
+    assert one.check() == []
+    assert one.culprits == {1}
+
+
 def test_overlapping_writes_count_once() -> None:
     one = writer()
     assert one.write_at(0, DATA[:50]) == 50

@@ -391,6 +391,21 @@ def test_sessions_end_when_idle_or_old(site: Site) -> None:
     assert browser.get("/queue").status == 303, "a session lives a week at most"
 
 
+def test_a_session_that_was_used_outlives_a_restart(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = operator(site)
+    site.reactor.rightNow += 11 * 3600
+    assert browser.get("/queue").status == 200
+    stop(site)
+    again = make_site(tmp_path, monkeypatch)
+    again.reactor.rightNow = site.reactor.rightNow + 3 * 3600
+    browser.site = again
+    found = browser.get("/queue").status
+    stop(again)
+    assert found == 200
+
+
 # -- roles, scopes, tokens -------------------------------------------------------------------
 
 

@@ -310,7 +310,8 @@ def test_a_node_is_ready_once_it_has_met_a_leader() -> None:
     node.begin()
     routes: dict[str, Callable[[Request], None]] = {}
     site: Any = SimpleNamespace(add_route=routes.__setitem__)
-    add_node_routes(site, node, lambda: False)
+    draining: list[str] = []
+    add_node_routes(site, node, lambda: bool(draining))
 
     def ready() -> FakeConnection:
         connection = FakeConnection()
@@ -331,6 +332,10 @@ def test_a_node_is_ready_once_it_has_met_a_leader() -> None:
     house.wait(0.25)
     gone = ready()
     assert (gone.status, gone.body[:13]) == (200, b"ready\nNobody ")
+    draining.append("SIGTERM")
+    stopping = ready()
+    assert (stopping.status, stopping.fields["retry-after"]) == (503, "5")
+    assert b"being stopped" in stopping.body
 
 
 def test_an_admin_page_without_a_leader_is_answered_by_its_own_machine() -> None:

@@ -52,6 +52,7 @@ CASES: list[tuple[ProxyHeader, dict[str, str], str, str, bool]] = [
         False,
     ),
     ("forwarded", {"forwarded": 'for="[2001:db8::1]:99";proto=https'}, PROXY, "2001:db8::1", True),
+    ("forwarded", {"forwarded": 'proto="https"; for="203.0.113.9"'}, PROXY, "203.0.113.9", True),
     ("forwarded", {"forwarded": "for=unknown"}, PROXY, PROXY, False),
     (
         "forwarded",

@@ -65,6 +65,21 @@ def test_a_folder_that_was_open_to_others_is_closed_when_it_is_ours(tmp_path: Pa
     assert stat.S_IMODE((state / "tidegate.db").stat().st_mode) == 0o600
 
 
+def test_a_state_folder_of_another_user_keeps_the_mode_that_its_owner_chose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o770)
+    state.chmod(0o770)
+    (state / "keys.json").write_text("{}")
+    (state / "keys.json").chmod(0o660)
+    mine = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    os.close(lock_state(state))
+    assert stat.S_IMODE(state.stat().st_mode) == 0o770
+    assert stat.S_IMODE((state / "keys.json").stat().st_mode) == 0o660
+
+
 def test_a_folder_of_others_keeps_its_mode(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
