@@ -553,6 +553,20 @@ def test_a_ticket_of_a_lost_leader_that_was_shown_to_a_node_is_handed_over_too()
     assert house.gate.policy.ticket(lost) is not None
 
 
+def test_tickets_are_handed_over_again_where_another_leader_comes_at_once() -> None:
+    """The first one had stood still, led no more, and found that out a moment later."""
+    house = FleetHouse(slots=1)
+    house.ask_at(0, "192.1.2.1")
+    mine = house.ask_at(0, "192.2.2.1")
+    _led_by_nobody(house)
+    house.ask_at(0, "192.2.2.1", token=mine.token)
+    number = number_of(mine.token)
+    for _ in range(2):
+        _new_leader(house, slots=1, without=number)
+    house.wait(1)
+    assert house.gate.policy.ticket(number) is not None
+
+
 def test_tickets_of_a_node_without_a_leader_count_with_their_crowds_at_the_next() -> None:
     house = FleetHouse(slots=2)
     for n in (0, 1):

@@ -167,11 +167,12 @@ class RemoteAdmission:
         self.met_leader = False
         self._degraded: DegradedQueue | None = None
         self._asked: dict[int, _Asked] = {}
-        #: Bodies that ended while no leader was here, or of which a leader that stands still may
-        #: not know: the next one would take them for lost ones, keep their slots, and put them
-        #: ahead of all that wait. A leader that has told its terms twice since knows of them.
-        self._ended_unheard: list[tuple[messages.Ask, messages.Ended]] = []
-        self._ended_before: list[tuple[messages.Ask, messages.Ended]] = []
+        #: Bodies that ended, and tickets that were given, while no leader was here; or of which a
+        #: leader that stands still may not know. The next one would take the bodies for lost ones,
+        #: keep their slots, and put them ahead of all that wait. A leader that has told its terms
+        #: twice since knows of them.
+        self._unheard: list[tuple[messages.FromNode, ...]] = []
+        self._unheard_before: list[tuple[messages.FromNode, ...]] = []
         #: What each download has of the line, as long as a body of it is here.
         self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
         #: What has been judged of requests that are not answered yet.
@@ -396,7 +397,7 @@ class RemoteAdmission:
             ended = messages.Ended(asked.number, transfer.delivered_bytes(), complete)
             if self._welcomed:
                 self._send(ended)
-            self._ended_unheard.append((self._ask_of(asked), ended))
+            self._unheard.append((self._ask_of(asked), ended))
 
     def _tick(self) -> None:
         for request in [one for one in self._allowed if one.finished]:
@@ -519,7 +520,7 @@ class RemoteAdmission:
         _log.info("A leader is there: this node gives its tickets to it.")
         tickets = queue.tickets()
         if tickets:
-            self._send(messages.Handover(tickets))
+            self._unheard_before.insert(0, (messages.Handover(tickets),))
         for visit, token in queue.release():
             asked = self._add(visit.request, visit.rep, visit.plan, visit.start)
             if token is not None:
@@ -540,9 +541,8 @@ class RemoteAdmission:
         if self._parting:
             self._send(messages.Parting())
         self._hand_back()
-        unheard = self._ended_before + self._ended_unheard
-        self._ended_before, self._ended_unheard = [], []
-        for told in unheard:
+        self._unheard_before, self._unheard = [], self._unheard_before + self._unheard
+        for told in self._unheard:
             for message in told:
                 self._send(message)
         everything = list(self._asked.values())
@@ -590,7 +590,7 @@ class RemoteAdmission:
             self._epoch = terms.epoch
             self._welcome()
         else:
-            self._ended_before, self._ended_unheard = self._ended_unheard, []
+            self._unheard_before, self._unheard = self._unheard, []
 
     # -- what becomes of a request --------------------------------------------------------------
 
