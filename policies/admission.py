@@ -460,8 +460,7 @@ class AdmissionPolicy:
 
     def _stood_idle(self, now: float) -> bool:
         """Whether a slot has stood idle for a while although tickets wait."""
-        idle_since_s = self._idle_since_s
-        return idle_since_s is not None and now - idle_since_s >= DUE_S
+        return self._idle_since_s is not None and now - self._idle_since_s >= DUE_S
 
     def _forsaken(self, row: int, now: float) -> bool:
         """Whether a slot has stood idle, and no other client is about to come for it."""
@@ -1100,8 +1099,7 @@ class AdmissionPolicy:
                 there = 0.0
             elif not table.present[row]:
                 # One from an earlier run was told its return there.
-                told = table.raw[row] > 0.0
-                if told and table.promise_s[row] < late_s:
+                if table.raw[row] > 0.0 and table.promise_s[row] < late_s:
                     there = 0.0
                 elif not table.polls[row]:
                     there = shows
@@ -1221,6 +1219,8 @@ class AdmissionPolicy:
         """
         self.changed = True
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
+        for row in rows if proven else ():
+            queue.ended.pop(row.number, None)
         if not self._room.network_shares:
             rows = [
                 row._replace(stands_back=False) if row.stands_back and row.state.is_queued else row

@@ -17,7 +17,7 @@ from tests.cluster_house import FleetHouse, MemoryTransport, Outlet, join
 from tests.crowd_history import number_of
 from tests.databases import journal_makers, journals, postgres
 from tests.fakes import BIG, FakeConnection, House, admits, representation
-from tidegate.policies.contract import ELSEWHERE, TicketState
+from tidegate.policies.contract import ELSEWHERE, Admit, Job, TicketState
 from tidegate.protocol.manifest import FileDigests
 from tidegate.protocol.ticket import Pass
 from tidegate.server.accounts.accounts import digest
@@ -551,6 +551,55 @@ def test_a_ticket_of_a_lost_leader_that_was_shown_to_a_node_is_handed_over_too()
     order = [row.client.partition("#")[0] for row in house.gate.policy.tickets()]
     assert order[-2:] == ["192.2.2.1", "192.3.2.1"]
     assert house.gate.policy.ticket(lost) is not None
+
+
+def test_a_ticket_that_lapsed_while_its_client_waited_at_a_node_without_a_leader_is_kept() -> None:
+    house = FleetHouse(slots=2, ticket_ttl_s=10.0)
+    running = [house.ask_at(1, f"192.0.2.{n}") for n in (1, 2)]
+    mine, used = [house.ask_at(n, f"198.51.{n}.1") for n in (0, 1)]
+    house.links[0].drop()
+    house.wait(PATIENCE.leaderless_s + 1)
+    for n, one in enumerate((mine, used)):
+        told = house.ask_at(0, f"198.51.{n}.1", token=one.token)
+        assert (told.connection.status, told.token) == (503, one.token)
+    for one in running:
+        one.transfer.finish()
+    house.wait(float(used.connection.fields["retry-after"]) - PATIENCE.leaderless_s)
+    last = house.ask_at(1, "198.51.1.1", token=used.token)
+    assert last.started
+    last.transfer.finish()
+    house.wait(60)
+    ended = house.gate.policy.ticket(number_of(mine.token))
+    assert ended is not None
+    assert ended.state is TicketState.EXPIRED
+    join(house.clock, house.leader, house.fleet[0])
+    house.wait(1)
+    assert house.ask_at(0, "198.51.0.1", token=mine.token).started
+    # A ticket that was used elsewhere meanwhile stays so.
+    assert house.ask_at(0, "198.51.1.1", token=used.token).connection.status == 403
+
+
+def test_a_call_that_no_client_at_a_node_without_a_leader_could_answer_costs_no_place() -> None:
+    house = FleetHouse(slots=1, lease_idle_s=8.0)
+    running = house.ask_at(1, "192.0.2.1")
+    mine = house.ask_at(0, "198.51.100.1")
+    house.links[0].drop()
+    house.wait(PATIENCE.leaderless_s + 1)
+    house.ask_at(0, "198.51.100.1", token=mine.token)
+    running.transfer.finish()
+    number = number_of(mine.token)
+    for _ in range(2):
+        # Its waiting page asks at the other node, and is told to come.
+        house.wait(20)
+        row = house.gate.policy.ticket(number)
+        assert row is not None
+        job = Job(row.client, row.file, row.size_bytes, row.size_bytes)
+        admit = house.gate.policy.offer(job, house.clock.seconds(), number)
+        assert isinstance(admit, Admit)
+        house.gate.leases.left(house.gate._begin(admit, job, None))
+    join(house.clock, house.leader, house.fleet[0])
+    house.wait(20)
+    assert house.ask_at(0, "198.51.100.1", token=mine.token).started
 
 
 def test_tickets_are_handed_over_again_where_another_leader_comes_at_once() -> None:

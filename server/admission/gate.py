@@ -398,10 +398,16 @@ class Gate:
         return self._driver.offer(visit.job, self.now(), ticket.number)
 
     def take_up(self, rows: Iterable[TicketRow]) -> None:
-        """Restore tickets that were issued elsewhere. They have wall times."""
+        """Restore tickets whose clients wait at a node. They have wall times."""
         for row in rows:
-            known = self.policy.ticket(row.number) is not None
-            if not known and not self.parts.numbers.is_over(row.number):
+            download = self.leases.find(row.client, row.file)
+            if download is not None and download.unclaimed:
+                # It was called at another node.
+                self.leases.end(download, "its client waits elsewhere")
+            known = self.policy.ticket(row.number)
+            # Its client came in time, to a node that had no leader.
+            lapsed = known is not None and known.state is TicketState.EXPIRED
+            if lapsed or (known is None and not self.parts.numbers.is_over(row.number)):
                 self.leases.restore(row._replace(state=TicketState.WAITING))
         self.leases.settle()
 
