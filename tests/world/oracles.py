@@ -189,8 +189,9 @@ class SlotsAreKept(Oracle):
                 exchange = one.exchange
                 if exchange is not None and exchange.is_file and not exchange.over:
                     end = exchange.channel.server
-                    # What the kernel has takes no slot any more.
+                    # What the kernels have takes no slot any more.
                     left = (exchange.left or 0) - (end.queued_bytes() if end is not None else 0)
+                    left -= exchange.channel.unread_bytes
                     # A client cannot read a record of TLS in part.
                     left -= self._RECORD_BYTES if self.world.plan.is_secure else 0
                     big = (client.size or 0) >= 256_000 and left > 0
@@ -795,6 +796,9 @@ class MirrorsFollow(Oracle):
         # While others want the line, a policy without tickets may let none of its requests in.
         since_s = max([since_s, *(one.done_s for one in world.clients if one.over)])
         newest = max(channel.trees)
+        if any(map(world.hides, world.clients)):
+            # An operator's draw hides its files, too.
+            return
         if world.schedule.now > since_s + self._FOLLOWS_S and channel.version != newest:
             self.broken(f"the mirror has version {channel.version}, {newest} is published")
 
@@ -1217,6 +1221,8 @@ class UsedTicketsStayUsed(Oracle):
         ill_s = max(world.database_slow_until_s, world.database_full_until_s)
         life, began_s = self._starts.get(client, (0, now))
         known = life == world.lives and not client.has_vanished and not world.receives(client)
+        # A part that ends before its answer leaves bytes that no acknowledgement told of.
+        known = known and len(client.segments) == 1
         known = known and not self._unknown(began_s, now)
         # What a mover or a kernel sends while no server runs is not known to the next one.
         known = known and world.gate is not None

@@ -637,6 +637,11 @@ class Channel:
         return self.unsent_bytes + self.flying_bytes
 
     @property
+    def unread_bytes(self) -> int:
+        """What has arrived, and the client has not read."""
+        return self._unread_bytes
+
+    @property
     def unacknowledged_bytes(self) -> int:
         """What was written and has not arrived, also once it never will."""
         return self.unsent_bytes + self.flying_bytes + self._dropped_bytes
