@@ -374,9 +374,13 @@ class FairPolicy(Policy):
 
     def _begin_after_first_bytes(self, now: float) -> None:
         """The turn of those has come that only had first bytes and have room now."""
+        full: set[str] = set()
         for lease in self._first_bytes.leases():
-            if self._known and self._room_for(lease.key, place_of(lease), lease.line) <= 0.0:
-                return
+            line = lease.line
+            if line not in full and self._room_for(lease.key, place_of(lease), line) <= 0.0:
+                full.add(line)
+            if line in full and self._known:
+                continue
             self._first_bytes.over(lease)
             self._running.add(lease)
             # The speed of its client is not known yet.
