@@ -947,9 +947,9 @@ class AdmissionPolicy:
             lambda size: self.estimator.service_s(size) / slots,
         )
 
-    def _state(self, told: Forecast, away_s: float = 0.0, *, small: bool = False) -> Estimate:
+    def _estimate(self, told: Forecast, away_s: float = 0.0, *, small: bool = False) -> Estimate:
         longest_s = ADMISSION.longest * self.settings.retry_max_s
-        stated = self.estimator.state(told.wait_s, away_s, told.unsure, small=small)
+        stated = self.estimator.estimate(told.wait_s, away_s, told.unsure, small=small)
         # The bound is never below what is expected.
         if stated.p90_s <= longest_s:
             return stated
@@ -965,7 +965,7 @@ class AdmissionPolicy:
         look_s = min(slot_s, told.soonest_s)
         retry = advice.retry_s(look_s, new and self.estimator.no_shows.doubtful)
         away = self._away_s(row, slot_s, retry)
-        stated = self._state(told, away, small=small)
+        stated = self._estimate(told, away, small=small)
         if table.raw[row] == 0.0:
             table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
             table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s
@@ -996,7 +996,7 @@ class AdmissionPolicy:
         """The estimate of a start with that of the end; the first one is remembered."""
         table, small = self.queue.table, self._room.is_small(row)
         raw = self.policy.ticket_end(row, stated, now)
-        done = self.estimator.ends.state(raw, small=small, away=not table.present[row])
+        done = self.estimator.ends.estimate(raw, small=small, away=not table.present[row])
         # Starts and ends are corrected apart, and none ends before it starts.
         least = stated.expected_s + raw.own_s, stated.p90_s + raw.own_s
         done = Estimate(max(done.expected_s, least[0]), max(done.p90_s, least[1]))
@@ -1049,7 +1049,7 @@ class AdmissionPolicy:
         small = self._room.is_small(row)
         promised_s = self.queue.table.promise_s[row] - now
         away = self._away_s(row, self._slot_s(row, told, small), promised_s)
-        return self._with_end(row, self._state(told, away, small=small), now)
+        return self._with_end(row, self._estimate(told, away, small=small), now)
 
     def done(self, lease: int, now: float) -> Estimate | None:
         """When the last byte of this running or paused download is expected; None: unknown."""
@@ -1059,7 +1059,7 @@ class AdmissionPolicy:
         if not held.large:
             return Estimate(self.estimator.held_by_small_s, self.estimator.held_by_small_s)
         raw = self.policy.lease_end(held, now)
-        return self.estimator.ends.state(raw, small=False, away=False)
+        return self.estimator.ends.estimate(raw, small=False, away=False)
 
     # -- the queue laid out ------------------------------------------------------------------------
 
@@ -1271,7 +1271,7 @@ class AdmissionPolicy:
         pool, queue = self.pool, self.queue
         ends = self.estimator.ends.judged
         told = len(queue) and not self.state.closed
-        next_wait = self._state(self._next_forecast(now)) if told else None
+        next_wait = self._estimate(self._next_forecast(now)) if told else None
         return Snapshot(
             **asdict(self._tally),
             policy=self.name,

@@ -200,12 +200,12 @@ class LeasePool:
         self._told_background = set(now)
         return behind, ahead
 
-    def take_slot(self, lease: Lease) -> None:
+    def remove_slot(self, lease: Lease) -> None:
         """The lease goes on without its slot."""
         lease.slotless = True
         self.slotless[lease.id] = lease
 
-    def give_slot(self, lease: Lease) -> None:
+    def return_slot(self, lease: Lease) -> None:
         """The lease has a slot again."""
         lease.slotless = lease.lent = False
         self.slotless.pop(lease.id, None)
@@ -247,7 +247,7 @@ class LeasePool:
         self.paused -= lease.paused
         self.background.pop(lease.id, None)
         if lease.slotless:
-            self.give_slot(lease)
+            self.return_slot(lease)
         if lease.ticket is None:
             self.without_ticket.pop(lease.id, None)
 

@@ -99,8 +99,8 @@ class RunningRate:
         self.bytes_s += (fresh_bytes / passed_s - self.bytes_s) * part
         self._ahead_bytes_s += (ahead / passed_s - self._ahead_bytes_s) * part
 
-    def told_bytes_s(self, held_back: bool | None) -> float:
-        """What tells of the client's speed.
+    def client_bytes_s(self, held_back: bool | None) -> float:
+        """The part that tells of the client's speed.
 
         Where it cannot be told who limits the client (None), only a lower bound is learnt, and
         nothing corrects it while the client is paused. So what its kernel took ahead does not

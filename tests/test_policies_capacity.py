@@ -29,7 +29,7 @@ def floor_after(reads_bytes_s: float, line_bytes_s: float, runs: list[float]) ->
             arrived = min(line_bytes_s * STEP_S, room + reads_bytes_s * STEP_S)
             room += reads_bytes_s * STEP_S - arrived
             rate.look(arrived, STEP_S)
-            capacity.measured(lease, rate.told_bytes_s(None), None)
+            capacity.measured(lease, rate.client_bytes_s(None), None)
     assert lease.cap_is_floor
     return lease.cap_bytes_s
 
@@ -47,15 +47,15 @@ def test_a_client_without_such_a_kernel_is_believed_after_half_a_megabyte() -> N
         rate.look(200_000.0 * STEP_S, STEP_S)
         took += 200_000.0 * STEP_S
     assert rate.bytes_s == pytest.approx(200_000.0)
-    assert rate.told_bytes_s(None) == pytest.approx(rate.told_bytes_s(False), rel=0.01)
+    assert rate.client_bytes_s(None) == pytest.approx(rate.client_bytes_s(False), rel=0.01)
 
 
 def test_a_client_is_believed_at_once_where_it_is_known_who_limits_it() -> None:
     """Half of it under a known cap cost 5 % of the mean of Experiment 1 at a load of 100 %."""
     rate = RunningRate()
     rate.look(50_000.0, STEP_S)
-    assert rate.told_bytes_s(False) == rate.told_bytes_s(True) == 200_000.0
-    assert 0.0 < rate.told_bytes_s(None) < 200_000.0
+    assert rate.client_bytes_s(False) == rate.client_bytes_s(True) == 200_000.0
+    assert 0.0 < rate.client_bytes_s(None) < 200_000.0
 
 
 @pytest.mark.parametrize(

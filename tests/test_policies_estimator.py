@@ -39,11 +39,11 @@ def test_the_first_of_a_crowd_that_start_say_nothing_of_the_others() -> None:
     estimator, told = Estimator(), Estimate(60.0, 80.0)
     for number in range(10):
         estimator.started(60.0, 0.0, told, 1.0, 1.0, 0.5 * number)
-    assert estimator.state(60.0).expected_s > 50.0
-    assert estimator.state(60.0).p90_s > 70.0
+    assert estimator.estimate(60.0).expected_s > 50.0
+    assert estimator.estimate(60.0).p90_s > 70.0
     for number in range(50):
         estimator.started(60.0, 0.0, told, 60.0, 60.0, 60.0 + number)
-    assert 50.0 < estimator.state(60.0).expected_s < 70.0
+    assert 50.0 < estimator.estimate(60.0).expected_s < 70.0
 
 
 def test_a_line_that_became_faster_corrects_no_later_told_time() -> None:
@@ -56,19 +56,19 @@ def test_a_line_that_became_faster_corrects_no_later_told_time() -> None:
         estimator.started(100.0, 0.0, told, 62.5, 62.5, 137.5 + 5.0 * number)
     for number in range(20):
         estimator.started(100.0, 0.0, told, 100.0, 100.0, 300.0 + 5.0 * number)
-    assert estimator.state(100.0).expected_s == pytest.approx(100.0, rel=0.1)
+    assert estimator.estimate(100.0).expected_s == pytest.approx(100.0, rel=0.1)
 
 
 def test_a_ticket_that_waits_beyond_its_bound_widens_those_of_others() -> None:
     estimator = Estimator()
-    before = estimator.state(60.0)
+    before = estimator.estimate(60.0)
     for number in range(5):
         estimator.watch(number, 70.0 + number)
     assert not list(estimator.overdue(60.0))
     assert list(estimator.overdue(72.5)) == [0, 1, 2]
     for number in range(10):
         estimator.late(0.0, 60.0, 180.0, 80.0 + 5.0 * number)
-    after = estimator.state(60.0)
+    after = estimator.estimate(60.0)
     assert after.expected_s == before.expected_s
     assert after.p90_s > 1.3 * before.p90_s
 

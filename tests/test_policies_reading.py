@@ -84,14 +84,14 @@ def test_a_kernel_takes_ahead_what_it_has_room_for_and_again_after_each_pause(
     for _ in range(2):
         rate.resume()
         rate.look(10_000, look_s)
-        assert rate.told_bytes_s(None) < rate.bytes_s
+        assert rate.client_bytes_s(None) < rate.bytes_s
         for fresh in arrived:
             rate.look(fresh, look_s)
-            assert rate.told_bytes_s(True) == rate.told_bytes_s(False) == rate.bytes_s
-            assert 0.0 <= rate.told_bytes_s(None) <= rate.bytes_s
+            assert rate.client_bytes_s(True) == rate.client_bytes_s(False) == rate.bytes_s
+            assert 0.0 <= rate.client_bytes_s(None) <= rate.bytes_s
         for _ in range(100):
             rate.look(50_000, look_s)
-        assert rate.told_bytes_s(None) == pytest.approx(50_000 / look_s, rel=0.01)
+        assert rate.client_bytes_s(None) == pytest.approx(50_000 / look_s, rel=0.01)
 
 
 def test_the_kernel_tells_for_how_long_a_window_was_shut() -> None:

@@ -181,7 +181,7 @@ class Sight:
             if not self._conditions.can_pause:
                 held_back = busy
             reads = self._reads(lease, flow, now, remaining, stuck) if reader_bytes else 0.0
-            yield lease, ceil(remaining), rate.told_bytes_s(held_back), held_back, reads
+            yield lease, ceil(remaining), rate.client_bytes_s(held_back), held_back, reads
 
     def _reads(self, lease: int, flow: Flow, now: float, remaining: float, stuck: bool) -> float:
         """What a program reads whose kernel takes no more."""

@@ -87,7 +87,7 @@ class ToldEnds:
     def _of(self, small: bool, away: bool) -> tuple[Calibrator, WaitBounds]:
         return self._small if small else self._away if away else self._here
 
-    def state(self, raw: EndForecast, *, small: bool, away: bool) -> Estimate:
+    def estimate(self, raw: EndForecast, *, small: bool, away: bool) -> Estimate:
         """What is told of an end that the schedule forecasts."""
         calibrator, bounds = self._of(small, away)
         base_s = max(raw.end_s, _SOONEST_S)

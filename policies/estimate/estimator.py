@@ -403,7 +403,7 @@ class Estimator:
         """How many of the scheduled turns come within this time."""
         return bisect_left(self._turns, seconds)
 
-    def state(
+    def estimate(
         self, raw_s: float, away_s: float = 0.0, unsure: float = 0.0, *, small: bool = False
     ) -> Estimate:
         """The calibrated estimate for a scheduled wait, or for a promised return.

@@ -110,7 +110,7 @@ class SlotUse(Law):
         elif len(self._queue) and self._unseen[lease.id] >= SLOT_USE.first_looks:
             del self._unseen[lease.id]
             if looked_at:
-                self._take_slot(lease, now)
+                self._remove_slot(lease, now)
 
     def lease_ends(self, lease: Lease, now: float, *, used: bool) -> None:
         """It is over; before the pool forgets it. Small ones are told, too."""
@@ -151,7 +151,7 @@ class SlotUse(Law):
                 continue
             free = lease.slotless and self._room.large_unused() > 0 and self._may_regain(lease, now)
             if free:
-                self._give_slot(lease)
+                self._return_slot(lease)
             if free or not lease.slotless or now >= lease.stopped_s + SLOT_USE.longest_pause_s:
                 self._pool.resume(lease)
                 resume.append(lease.id)
@@ -202,10 +202,10 @@ class SlotUse(Law):
                 continue
             if not lease.slotless:
                 if waited_for and taken < least:
-                    self._take_slot(lease, now)
+                    self._remove_slot(lease, now)
             elif taken >= least:
                 if self._room.large_free() > 0 and self._may_regain(lease, now):
-                    self._give_slot(lease)
+                    self._return_slot(lease)
                 elif not self._policy.link_bound:
                     self._to_pause.append(lease)
         self._looked_s = now
@@ -232,25 +232,25 @@ class SlotUse(Law):
             beyond[lease.network] -= 1
             self._crowds.count(lease, -1)
             lease.lent = True
-            self._pool.take_slot(lease)
+            self._pool.remove_slot(lease)
             self._on_trial.discard(lease.id)
             self._unseen.pop(lease.id, None)
             if lease.connections and not lease.paused:
                 self._to_pause.append(lease)
 
-    # -- slots taken and given ---------------------------------------------------------------------
+    # -- slots removed and returned ----------------------------------------------------------------
 
-    def _take_slot(self, lease: Lease, now: float) -> None:
+    def _remove_slot(self, lease: Lease, now: float) -> None:
         self._tried(lease, now, used=False)
         if len(self._pool.slotless) < self._settings.slots_max:
             self._crowds.count(lease, -1)
-            self._pool.take_slot(lease)
+            self._pool.remove_slot(lease)
             self._crowds.count(lease, 1)
             self._crowds.owe(lease.network)
 
-    def _give_slot(self, lease: Lease) -> None:
+    def _return_slot(self, lease: Lease) -> None:
         self._crowds.count(lease, -1)
-        self._pool.give_slot(lease)
+        self._pool.return_slot(lease)
         self._crowds.count(lease, 1)
 
     def _may_regain(self, lease: Lease, now: float) -> bool:

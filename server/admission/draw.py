@@ -129,7 +129,7 @@ class Draw:
         found = self.entries.get((client, rep.url_path))
         if found is None and self._has_room(network):
             found = DrawEntry(secrets.token_hex(8), client, rep, tuple(network))
-            self.take_up(found)
+            self.add(found)
             self.entered += 1
             self.changed = True
             if self.order:  # the draw is done: behind all drawn entries
@@ -138,13 +138,13 @@ class Draw:
             self.keep(self, found)
         return found
 
-    def take_up(self, entry: DrawEntry) -> None:
+    def add(self, entry: DrawEntry) -> None:
         """Count an entry, new or stored."""
         self.entries[entry.client, entry.rep.url_path] = entry
         for key in entry.network:
             self._of_networks[key] = self._of_networks.get(key, 0) + 1
 
-    def seat_on(self) -> None:
+    def resume_seating(self) -> None:
         """Continue after a restart. Entries with a ticket in the journal find it again."""
         by_ident = {entry.ident: entry for entry in self.entries.values()}
         self._left = [by_ident[ident] for ident in self.order if ident in by_ident]
@@ -214,13 +214,13 @@ class Prequeue:
             if found is None or found.seated or found.opens_s < now - DRAWS.kept_s:
                 self._stale.append(f"draw {row['opens_s']:.0f} {row['ident']}")
             else:
-                found.take_up(DrawEntry.of(row))
+                found.add(DrawEntry.of(row))
         for draw in list(self._draws.values()):
             if draw.opens_s < now - DRAWS.kept_s:
                 self._stale.append(draw.name)
                 del self._draws[draw.opens_s]
             elif draw.order and not draw.seated:
-                draw.seat_on()
+                draw.resume_seating()
 
     def plan(self, openings: Iterable[tuple[float, str]], now: float) -> None:
         """Make a draw for every coming opening, so that its commitment is public at once."""

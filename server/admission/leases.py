@@ -410,7 +410,7 @@ class LeaseManager:
                 download.measure(now, late_s)
                 rounds.looked(download)
                 held_back = line.held_back(download)
-                rate = download.rate.told_bytes_s(held_back)
+                rate = download.rate.client_bytes_s(held_back)
                 reads = download.reads_bytes_s
                 progress(lease, now, download.left_bytes, rate, held_back, reads)
                 if download.still_leaves(now):
