@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from ..protocol.bounded_table import BoundedTable
 from .contract import LineSeen
 from .leases import Lease
 from .reading import RATE
@@ -93,7 +93,7 @@ class Capacity:
         self._small_bytes, self._small_bytes_s = 0, 0.0
         self._looked_s = -math.inf
         #: Below 0: the client takes at least that.
-        self._speeds: OrderedDict[str, float] = OrderedDict()
+        self._speeds: BoundedTable[str, float] = BoundedTable(CAPACITY.remembered)
 
     def configure(self, bandwidth_bytes_s: float | None) -> None:
         """The operator's bound; without one, what was found counts."""
@@ -276,9 +276,6 @@ class Capacity:
                 self._count(lease)
             known = lease.cap_bytes_s
             self._speeds[lease.client] = -known if lease.cap_is_floor else known
-            self._speeds.move_to_end(lease.client)
-            if len(self._speeds) > CAPACITY.remembered:
-                self._speeds.popitem(last=False)
 
     def remember(self, lease: Lease) -> None:
         """The client of this lease takes what it took at its last download, if that is known."""

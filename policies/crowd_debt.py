@@ -11,10 +11,10 @@ they have more. Shortest first still holds among them: a crowd of honest people 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..protocol.bounded_table import BoundedTable
 from .network_shares import REMEMBERED, enclosing
 
 #: What strangers of each /16 or /32 have running or waiting, and in how many networks.
@@ -65,7 +65,7 @@ class CrowdDebt:
     def __init__(self) -> None:
         self._debt_bytes = self._now = 0.0
         #: The prefix without a download for longest is first.
-        self._records: OrderedDict[str, _Record] = OrderedDict()
+        self._records: BoundedTable[str, _Record] = BoundedTable(REMEMBERED)
         #: The sum of what networks were charged, the sum of its squares, and their time.
         self._charged, self._squares, self._sums_at_s = 0.0, 0.0, 0.0
 
@@ -79,9 +79,6 @@ class CrowdDebt:
             record.downloads += 1.0
             first = 1.0 / max(1.0, record.downloads)
             self._records[key] = record
-            self._records.move_to_end(key)
-        while len(self._records) > REMEMBERED:
-            self._records.popitem(last=False)
 
     def took(self, network: str, count: int, mean_bytes: float) -> None:
         """A stranger of this network was given `count` bytes."""

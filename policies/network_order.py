@@ -12,11 +12,11 @@ little. All networks have a debt together (`policies.crowd_debt`), which is adde
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from statistics import fmean, median_low
 from typing import NamedTuple
 
+from ..protocol.bounded_table import BoundedTable
 from .crowd_debt import CrowdDebt, Owners
 from .network_shares import NetworkShares, enclosing
 
@@ -49,16 +49,14 @@ class DownloadSizes:
 
     def __init__(self) -> None:
         #: Of each network: the mean of its downloads, and how many those were.
-        self._of: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._of: BoundedTable[str, tuple[float, int]] = BoundedTable(ORDER.remembered)
         #: Of these at the last look. A request for a huge file moves the mean, not the median.
         self.mean_bytes = self.median_bytes = 0.0
 
     def note(self, network: str, size_bytes: int) -> None:
         """A client of this network wants a download."""
-        mean, count = self._of.pop(network, (0.0, 0))
+        mean, count = self._of.get(network, (0.0, 0))
         self._of[network] = mean + (size_bytes - mean) / (count + 1), count + 1
-        if len(self._of) > ORDER.remembered:
-            self._of.popitem(last=False)
 
     def look(self) -> None:
         """Take the mean and the median of all: 0.2 ms for 1 000 networks."""

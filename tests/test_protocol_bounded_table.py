@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.server.http.bounded_table import BoundedTable
+from tidegate.protocol.bounded_table import BoundedTable
 
 STEPS = st.lists(st.tuples(st.sampled_from(["put", "use", "get", "pop"]), st.integers(0, 6)))
 

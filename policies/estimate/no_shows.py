@@ -9,9 +9,10 @@ be idle.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from heapq import heappop, heappush
+
+from ...protocol.bounded_table import BoundedTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class NoShows:
         self._came = self._missed = 0.0
         self._due: dict[int, float] = {}
         self._order: list[tuple[float, int]] = []
-        self._late: OrderedDict[int, None] = OrderedDict()
+        self._late: BoundedTable[int, None] = BoundedTable(NO_SHOWS.watched)
 
     @property
     def shows(self) -> float:
@@ -79,5 +80,3 @@ class NoShows:
                 del self._due[number]
                 self._late[number] = None
                 self.learn(False)
-        while len(self._late) > NO_SHOWS.watched:
-            self._late.popitem(last=False)

@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 
+from ...protocol.bounded_table import BoundedTable
 from ..crowd_debt import Owners
 from ..estimate.estimator import Estimator
 from ..estimate.newcomers import Newcomers
@@ -90,7 +91,7 @@ class Crowds(Law):
         #: Crowds that had a slot for nothing since another client used one.
         self._owing: set[str] = set()
         #: Slots that ran out unused, decaying, and when that was counted.
-        self._wasted: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._wasted: BoundedTable[str, tuple[float, float]] = BoundedTable(CROWDS.remembered)
 
     def configure(self, slots: Callable[[], int], shares: int) -> None:
         """Another policy: it says how many slots there are for large jobs."""
@@ -354,9 +355,6 @@ class Crowds(Law):
     def wastes_slot(self, network: str, now: float) -> None:
         """A slot of this crowd has run out unused."""
         self._wasted[network] = self._wasted_lately(network, now) + 1.0, now
-        self._wasted.move_to_end(network)
-        if len(self._wasted) > CROWDS.remembered:
-            self._wasted.popitem(last=False)
 
     def _wasted_lately(self, network: str, now: float) -> float:
         times, noted_s = self._wasted.get(network, (0.0, now))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from ...protocol.bounded_table import BoundedTable
 
 #: Clients that are remembered. The one that idled longest ago is forgotten first.
 _REMEMBERED = 10_000
@@ -14,7 +14,7 @@ class Reputation:
     """How often each client let a slot idle away lately before it had used it (`was_used`)."""
 
     def __init__(self) -> None:
-        self._times: OrderedDict[str, int] = OrderedDict()
+        self._times: BoundedTable[str, int] = BoundedTable(_REMEMBERED)
 
     def times(self, client: str) -> int:
         """How often since its last honest download."""
@@ -23,9 +23,6 @@ class Reputation:
     def idled(self, client: str) -> None:
         """A slot of this client has run out unused."""
         self._times[client] = min(_MOST, self.times(client) + 1)
-        self._times.move_to_end(client)
-        if len(self._times) > _REMEMBERED:
-            self._times.popitem(last=False)
 
     def used(self, client: str) -> None:
         """The client has finished a download."""
@@ -36,7 +33,7 @@ class Delivered:
     """Bytes that the leases of each unfinished download have delivered."""
 
     def __init__(self) -> None:
-        self._bytes: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._bytes: BoundedTable[tuple[str, str], int] = BoundedTable(_REMEMBERED)
 
     def __len__(self) -> int:
         """Downloads that have delivered anything."""
@@ -53,6 +50,3 @@ class Delivered:
             self._bytes.pop(key, None)
             return
         self._bytes[key] = self._bytes.get(key, 0) + more_bytes
-        self._bytes.move_to_end(key)
-        if len(self._bytes) > _REMEMBERED:
-            self._bytes.popitem(last=False)

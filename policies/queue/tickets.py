@@ -17,11 +17,11 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 
+from ...protocol.bounded_table import BoundedTable
 from ..contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
 from ..leases import Lease
 from ..network_order import NO_HANDICAP, Handicap
@@ -63,7 +63,7 @@ class TicketQueue:
         self.rank: Rank = self.by_number
         #: What the order counts of each ticket of this network.
         self.handicap: Callable[[str], Handicap] = lambda network: NO_HANDICAP
-        self.ended: OrderedDict[int, TicketRow] = OrderedDict()
+        self.ended: BoundedTable[int, TicketRow] = BoundedTable(_REMEMBERED)
         self._index: dict[str, int | tuple[int, ...]] = {}
         self._changed: dict[int, TicketRow | None] | None = None
 
@@ -582,6 +582,4 @@ class TicketQueue:
 
     def _remember(self, ticket: TicketRow) -> None:
         self.ended[ticket.number] = ticket
-        if len(self.ended) > _REMEMBERED:
-            self.ended.popitem(last=False)
         self._note(ticket.number, ticket)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..http.bounded_table import BoundedTable
+from ...protocol.bounded_table import BoundedTable
 from ..http.proxies import block_of, prefixes_of
 
 

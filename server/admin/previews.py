@@ -21,8 +21,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredLock
 
+from ...protocol.bounded_table import BoundedTable
 from ..accounts.hashing import Off
-from ..http.bounded_table import BoundedTable
 from ..store.records import ArrivalRecord
 
 RECORDED = "recorded"

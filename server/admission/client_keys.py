@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.errors import BadToken
 from ...protocol.ticket import TOKENS, KeyRing, ReturningVisitor, Ticket
 from ..http.answers import Header
-from ..http.bounded_table import BoundedTable
 from ..http.cookies import read_cookie, set_cookie
 from ..http.proxies import block_of, prefixes_of
 from ..http.request import Request

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from ..http.bounded_table import BoundedTable
+from ...protocol.bounded_table import BoundedTable
 
 Manner = Literal["hold", "come-back"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..http.bounded_table import BoundedTable
+from ...protocol.bounded_table import BoundedTable
 from .client_keys import Client
 
 

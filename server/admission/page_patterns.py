@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import escape
 
+from ...protocol.bounded_table import BoundedTable
 from ..files.pages import Pages
-from ..http.bounded_table import BoundedTable
 
 
 def blank(name: str) -> str:

@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.errors import BadToken
 from ...protocol.ticket import KeyRing, Pass
-from ..http.bounded_table import BoundedTable
 from ..store.records import PassRecord
 
 

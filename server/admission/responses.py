@@ -14,13 +14,13 @@ from urllib.parse import unquote, urlsplit
 
 from ...policies.contract import Estimate, Wait
 from ...protocol import problems
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.headers import format_link
 from ...protocol.manifest import Source
 from ...protocol.units import bound_of, format_duration
 from ..files.pages import SECURITY_HEADERS, Pages
 from ..files.transfer import HasTorrent, no_torrents
 from ..http.answers import HTML, PROBLEM_JSON, Header, prefers_html
-from ..http.bounded_table import BoundedTable
 from ..http.cookies import set_cookie
 from ..http.phrases import Phrases, phrases_for, told_size
 from ..http.request import Request

@@ -19,8 +19,8 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ...protocol.bounded_table import BoundedTable
 from ..files.paths import accompanied
-from ..http.bounded_table import BoundedTable
 
 
 class Rule(BaseModel):

@@ -14,8 +14,8 @@ from typing import Any
 
 from twisted.logger import Logger
 
+from ...protocol.bounded_table import BoundedTable
 from ..admission.popularity import Popularity
-from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock, Repeat
 from ..store.history import SAMPLE_S, read_binned, thin, write_samples
 from ..store.journal import forget_tickets

@@ -11,9 +11,9 @@ from urllib.parse import unquote
 
 from twisted.internet.defer import DeferredLock
 
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.units import format_duration, format_size
 from ..admission.client_keys import address_of
-from ..http.bounded_table import BoundedTable
 from ..http.proxies import prefixes_of
 from ..store.records import ArrivalRecord
 from ..store.reports import Count, FileCount, Sought, read_around, read_period

@@ -21,8 +21,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.manifest import FileDigests, piece_length_for
-from ..http.bounded_table import BoundedTable
 from ..http.clock import Threads, Waiters, in_pool
 from .disk import disk_pool, let_go
 from .openfile import OpenFile, Unreadable

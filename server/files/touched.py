@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from twisted.internet import defer
 
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.headers import parse_etag
 from ...protocol.manifest import FileDigests
-from ..http.bounded_table import BoundedTable
 from .digests import DigestService
 from .openfile import OpenFile
 from .transfer import Representation

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.errors import ProtocolError
-from ..http.bounded_table import BoundedTable
 from .folder_watch import FolderWatch
 from .openfile import OpenFile, TagOf, has_key, key_of, local_tag, read_at_hand
 from .paths import url_of

@@ -20,11 +20,11 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.errors import ProtocolError
 from ...protocol.headers import parse_etag
 from ..files.paths import url_of
 from ..files.transfer import FileKey, Representation
-from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock, Waiters
 from .check import connection_to
 from .reports import LEASE_QUERY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from pathlib import Path
 
-from ..http.bounded_table import BoundedTable
+from ...protocol.bounded_table import BoundedTable
 from ..http.clock import Clock
 from ..http.request import Request
 from .moves import Moves

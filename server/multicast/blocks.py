@@ -13,11 +13,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults, succeed
 
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.fec import BlockLayout
 from ..files.digests import FileChanged
 from ..files.openfile import OpenFile
 from ..files.transfer import FileKey
-from ..http.bounded_table import BoundedTable
 from ..http.clock import Threads, Waiters, in_pool
 
 

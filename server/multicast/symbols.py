@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.fec import BlockLayout, Scheme
-from ..http.bounded_table import BoundedTable
 
 Read = Callable[[int, int], bytes]
 

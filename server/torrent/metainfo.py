@@ -22,11 +22,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.disk.durable import write_whole
 from ..files.disk import disk_pool, let_go
 from ..files.openfile import OpenFile
 from ..files.transfer import FileKey
-from ..http.bounded_table import BoundedTable
 from ..http.clock import Threads, Waiters, in_pool
 
 _log = Logger()

@@ -10,6 +10,7 @@ import hashlib
 import random
 from collections.abc import Callable
 
+from ...protocol.bounded_table import BoundedTable
 from ...protocol.errors import ProtocolError
 from ..files.manifests import when_ready
 from ..files.openfile import OpenFile
@@ -18,7 +19,6 @@ from ..files.site import Site
 from ..files.transfer import HasTorrent, kept_from_all
 from ..files.tree import IsDirectory, NotHere
 from ..http.answers import NO_STORE, Header
-from ..http.bounded_table import BoundedTable
 from ..http.clock import Clock
 from ..http.request import Request
 from .announce import peers_answer, read_announce, read_scrape, scrape_answer

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
 
-from ..http.bounded_table import BoundedTable
+from ...protocol.bounded_table import BoundedTable
 from ..http.prefix_shares import PrefixShares
 from ..http.proxies import prefixes_of
 
