@@ -47,8 +47,7 @@ def parse_http_date(text: str) -> int | None:
     A two-digit year above 76 is one of the 1900s.
     """
     for form in _DATE_FORMS:
-        match = form.fullmatch(text.strip())
-        if match is None:
+        if (match := form.fullmatch(text.strip())) is None:
             continue
         year = int(match["year"])
         if len(match["year"]) == 2:
@@ -107,15 +106,15 @@ def strong_match(value: str, current: EntityTag) -> bool:
     if value.strip() == "*":
         return True
     parts = _split_etags(value)
-    if current.weak or current.tag not in parts[1::2]:
-        return False
     pairs = zip(parts[::2], parts[1::2], strict=False)
-    return any(tag == current.tag and not before.endswith("W/") for before, tag in pairs)
+    return not current.weak and any(
+        tag == current.tag and not before.endswith("W/") for before, tag in pairs
+    )
 
 
 def weak_match(value: str, current: EntityTag) -> bool:
     """Whether an If-None-Match value matches `current` by weak comparison; `*` always does."""
-    return value.strip() == "*" or current.tag in _split_etags(value)[1::2]
+    return value.strip() in ("*", f'"{current.tag}"') or current.tag in _split_etags(value)[1::2]
 
 
 def _members(text: str) -> dict[str, str]:

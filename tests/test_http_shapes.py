@@ -138,9 +138,12 @@ class House:
 
 ETAGS = ("{etag}", "W/{etag}", '"other"', "*", '{etag}, "x"', "x", '"a"b"', '""')
 DATES = ("{modified}", "Fri, 01 Jan 2010 00:00:00 GMT", "Friday, 01-Jan-38 00:00:00 GMT", "soon")
-RANGES = ("bytes=0-", "bytes=10-99", "bytes=-7", "bytes=-0", "bytes=9-3", "bytes=99999999-")
+RANGES = (
+    *("bytes=0-", "bytes=10-99", "bytes=-7", "bytes=-0", "bytes=9-3", "bytes=99999999-"),
+    *("bytes=0-0,900-999", "bytes=0-0, -1", "bytes=9-20,0-9", "bytes=0-9,99999999-", "bytes=-,1-2"),
+    "bytes=" + ",".join(f"{at}-{at}" for at in range(0, 4000, 400)),
+)
 MORE_RANGES = (
-    "bytes=0-0,9-20",
     "bytes=-",
     "bytes=0-200000",
     "Bytes=1-2",
@@ -207,6 +210,7 @@ TARGETS = (
     ),
     *("/none", "/none?x", "/none.meta4", "/a.bin.meta4", "/SHA256SUMS", "/a.bin/", "/a.bin/x"),
     *("//a.bin", "/./a.bin", "/../a.bin", "/.hidden", "/a.bin#x", "http://h/a.bin", "*", "/%"),
+    *("HTTPS://[::1]:80/a.bin?x", "http://u@h/a.bin", "http://a..b/a.bin", "http:///a.bin"),
     *("/-/none", "/" + "x" * 1500, "/a.bin?" + "q" * 9000, "/caf\xe9"),
 )
 
@@ -216,7 +220,7 @@ SHAPED = (
     *("Cookie", "If-None-Match", "If-Modified-Since", "Range", "DNT", "X-Forwarded-For"),
     *("X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-IP", "Forwarded", "Via"),
     *("If-Range", "Range", "Authorization", "HTTP2-Settings", "CF-Connecting-IP", "CDN-Loop", "TE"),
-    *("Origin", "X-Request-Id", "Upgrade", "Content-Length"),
+    *("Origin", "X-Request-Id", "Upgrade", "Content-Length", "If-Match", "If-Unmodified-Since"),
 )
 
 
@@ -382,14 +386,23 @@ def test_a_shape_holds_each_field_once_and_nothing_unknown() -> None:
         "CF-RAY: 1-FRA\r\nCF-Visitor: {}\r\nCDN-Loop: cloudflare\r\ncf-connecting-ip: ::1\r\n",
         "Authorization: Basic x\r\nTE: trailers\r\nX-Request-Id: 1\r\n",
         "Range: bytes=0-9\r\nIf-Range: {etag}\r\n",
+        "Range: bytes=0-9\r\nIf-Range: {modified}\r\n",
+        "Range: bytes=0-9,200-299, 2000-2999\r\n",
+        'If-Match: "x", {etag}\r\nIf-Unmodified-Since: {modified}\r\n',
+        'If-None-Match: "x", W/"y"\r\n',
         "",
     ],
-    ids=["Java", "behind Cloudflare", "credentials", "resumed", "a query with escapes"],
+    ids=[
+        *("Java", "behind Cloudflare", "credentials", "resumed", "resumed by date"),
+        *("several ranges", "the same content", "one of several tags", "a query with escapes"),
+    ],
 )
-def test_what_many_programs_say_needs_no_parser(tmp_path: Path, fields: str) -> None:
-    fields = fields.replace("{etag}", _filled(tmp_path)["etag"])
+@pytest.mark.parametrize("target", ["/a.bin?v=%20", "http://h:80/a.bin"])
+def test_what_many_programs_say_needs_no_parser(tmp_path: Path, fields: str, target: str) -> None:
+    known = _filled(tmp_path)
+    fields = fields.replace("{etag}", known["etag"]).replace("{modified}", known["modified"])
     house = House(tmp_path, shortcuts=True, busy=False)
-    said = house.say([f"GET /a.bin?v=%20 HTTP/1.1\r\nHost: h\r\n{fields}\r\n".encode()])
+    said = house.say([f"GET {target} HTTP/1.1\r\nHost: h\r\n{fields}\r\n".encode()])
     assert Answer(said[0][0]).status == (206 if "Range" in fields else 200)
     assert house.answered == 1
 
@@ -473,7 +486,7 @@ def test_files_that_were_forgotten_take_no_room(paths: list[bytes]) -> None:
     nothing: Any = None
 
     def kept(times: int) -> set[bytes]:
-        cache = FileCache(60_000, nothing, said, said, nothing, nothing)
+        cache = FileCache(60_000, nothing, said, said, nothing, nothing, nothing)
         for _ in range(times):
             for path in paths:
                 cache.keep(path, representation(), None, b"x" * len(path))

@@ -372,7 +372,7 @@ def test_a_digest_that_became_known_is_said(tmp_path: Path) -> None:
     said = [Answer(client.get("/late.bin")).text("repr-digest") for _ in range(3)]
     assert said == [None] * 3
     bench.catalog.ask = ask  # type: ignore[method-assign]
-    client.get("/late.bin", If_Match="*")
+    client.get("/late.bin", X_Unknown="x")
     assert Answer(client.get("/late.bin")).text("repr-digest") is not None
 
 

@@ -9,9 +9,9 @@ from ...policies.contract import BRIEF_BYTES
 from ..http.answers import Header
 from ..http.request import Request
 from .disk import Disk
-from .openfile import OpenFile, Unreadable
+from .openfile import OpenFile, Piece, Unreadable
 from .pacer import Pacer, Share
-from .sender import BodySender, Piece
+from .sender import BodySender
 from .touched import Touched
 from .transfer import BodyPlan, Transfer, TransferListener
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
-from functools import lru_cache
 
 from ...policies.contract import BRIEF_BYTES
 from ...protocol.errors import BadRange
-from ...protocol.headers import parse_http_date
+from ...protocol.headers import EntityTag
 from ...protocol.manifest import FileDigests
 from ...protocol.ranges import parse_range
 from ..http.answers import SERVER_LINE
 from ..http.ready import AT_ONCE, Ready, Subject
 from .digests import DigestService
 from .headers import RepresentationHeaders
+from .mediatypes import content_type_of
+from .openfile import Piece
 from .precompressed import Precompressed
+from .response_plans import parts_of, range_counts, verdict
 from .transfer import Admission, FileKey, Representation
 from .tree import Tree
 
@@ -38,6 +40,7 @@ class FileCache:
     fields: RepresentationHeaders
     admission: Admission
     precompressed: Precompressed
+    wall: Callable[[], float]
     #: The way to look a path up, without a call of ours in between.
     get: Callable[[bytes], FileAnswers | None] = field(init=False)
     #: Answers with one range, by path and range.
@@ -117,9 +120,11 @@ class FileAnswers(Subject):
     _known_version: int = field(init=False)
     _unchanged: Ready | None = field(init=False)
     _without_body: Ready | None = field(init=False)
-    _part_fields: bytes | None = field(init=False)
+    _part_fields: tuple[bytes, bytes] | None = field(init=False)
+    _etag: EntityTag = field(init=False)
 
     def __post_init__(self, body: bytes | None) -> None:
+        self._etag = EntityTag(self.rep.etag[1:-1])
         if body is not None:
             self.whole = Ready(200, b"", body, AT_ONCE)
         self.describe(in_memory=body is not None)
@@ -138,30 +143,23 @@ class FileAnswers(Subject):
         if whole is not None:
             head = cache.fields.head(rep, self.digests, rep.size_bytes)
             body = whole.body if in_memory else None
-            self.whole = Ready(200, head, body, FileRange(self, 0, rep.size_bytes), rep.size_bytes)
+            size = rep.size_bytes
+            self.whole = Ready(200, head, body, FilePieces(self, [(0, size)], size), size)
 
     def answer_to(
         self,
         head: bytes | None,
-        none_match: bytes | None,
-        since: bytes | None,
-        part: bytes | None,
-        if_range: bytes | None,
+        conditions: Mapping[bytes, bytes],
         address: str,
         agent: bytes | None,
     ) -> Ready | None:
-        """See `ready.KnownFile`: conditions in the order of RFC 9110, 13.2.2."""
+        """See `ready.KnownFile`."""
         rep, cache = self.rep, self.cache
-        if if_range is not None and if_range != rep.etag.encode():
-            # A date, or an earlier content.
+        mtime_s = int(rep.mtime_s // 1)
+        status = verdict(conditions, self._etag, mtime_s)
+        if status == 412:
             return None
-        unchanged = False
-        if none_match is not None:
-            unchanged = none_match == b"*" or none_match.removeprefix(b"W/") == rep.etag.encode()
-        elif since is not None:
-            date = _date(since)
-            unchanged = date is not None and int(rep.mtime_s // 1) <= date
-        if unchanged:
+        if status == 304:
             if self._unchanged is None:
                 fields = cache.fields.head(rep, self.digests, None)
                 self._unchanged = Ready(304, fields, b"", self)
@@ -171,19 +169,20 @@ class FileAnswers(Subject):
                 fields = cache.fields.head(rep, self.digests, rep.size_bytes)
                 self._without_body = Ready(200, fields, b"", self)
             return self._without_body
-        if part is None:
+        part = conditions.get(b"range")
+        if part is None or not range_counts(conditions, self._etag, mtime_s, cache.wall()):
             return self.whole
         if cache.admission.has_lease(rep, address, (agent or b"").rstrip()):
             return None
         return self._part(part)
 
     def _part(self, wanted: bytes) -> Ready | None:
-        """The answer with one range; None: the parser's way."""
+        """The answer with these ranges; None: the parser's way."""
         rep, parts = self.rep, self.cache.parts
         ready = parts.get((rep.path, wanted))
         if (
             ready is not None
-            and isinstance(ready.subject, FileRange)
+            and isinstance(ready.subject, FilePieces)
             and ready.subject.file is self
         ):
             return ready
@@ -193,21 +192,23 @@ class FileAnswers(Subject):
             return None
         if ranges is None:
             return self.whole
-        start, stop = ranges[0]
-        length = stop - start
-        if length > BRIEF_BYTES:
-            return None
         if self._part_fields is None:
             block = self.cache.fields.block(rep, int(rep.mtime_s // 1), self.digests)
-            self._part_fields = SERVER_LINE + b"".join(block)
-        span = b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, rep.size_bytes)
-        head = b"%b%bContent-Length: %d\r\n" % (self._part_fields, span, length)
-        # Answers with a part of a file that are kept: each takes 1 kB at most.
-        if len(parts) >= 2048:
-            parts.clear()
-        ready = parts[rep.path, wanted] = Ready(
-            206, head, None, FileRange(self, start, stop), length
-        )
+            self._part_fields = content_type_of(rep.path), block[1]
+        kind, fields = self._part_fields
+        kind, span, pieces, count = parts_of(kind, ranges, rep.size_bytes)
+        # What is answered is told of within a second: till then each takes 2 kB at most.
+        if count > BRIEF_BYTES or len(ranges) > 8:
+            return None
+        span = span and b"Content-Range: %b\r\n" % span
+        line = b"%bContent-Type: %b\r\n%b%bContent-Length: %d\r\n"
+        head = line % (SERVER_LINE, kind, fields, span, count)
+        ready = Ready(206, head, None, FilePieces(self, pieces, count), count)
+        if len(ranges) == 1 and len(wanted) <= 64:
+            # Answers with a part of a file that are kept: each takes 1 kB at most.
+            if len(parts) >= 2048:
+                parts.clear()
+            parts[rep.path, wanted] = ready
         return ready
 
     def current(self) -> bool:
@@ -233,12 +234,12 @@ class FileAnswers(Subject):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class FileRange(Subject):
-    """A part of a file, or all of it; a `ready.Subject`."""
+class FilePieces(Subject):
+    """Parts of a file, or all of it; a `ready.Subject`. `_count` is what they have in bytes."""
 
     file: FileAnswers
-    _start: int
-    _stop: int
+    _pieces: Sequence[Piece]
+    _count: int
 
     def current(self) -> bool:
         """See `Subject`."""
@@ -251,14 +252,13 @@ class FileRange(Subject):
     def admit(self) -> bool:
         """See `Subject`."""
         admission, rep = self.file.cache.admission, self.file.rep
-        return admission.is_plain(rep) and admission.admit_again(rep, self._stop - self._start)
+        return admission.is_plain(rep) and admission.admit_again(rep, self._count)
 
     def used(self, times: int) -> None:
         """See `Subject`."""
         cache, rep = self.file.cache, self.file.rep
-        count = self._stop - self._start
-        cache.admission.count_again(rep, count, times)
-        if count == rep.size_bytes and cache.precompressed.has_any(rep.path):
+        cache.admission.count_again(rep, self._count, times)
+        if self._count == rep.size_bytes and cache.precompressed.has_any(rep.path):
             # One has come: what is sent depends on the request from now on.
             cache.forget_content(rep.key)
 
@@ -267,10 +267,4 @@ class FileRange(Subject):
         file, rep = self.file, self.file.rep
         if not file.has_current_fields():
             return None
-        return file.cache.tree.read_again(rep.path, rep.key, self._start, self._stop)
-
-
-@lru_cache(maxsize=1024)
-def _date(text: bytes) -> int | None:
-    """The date in a condition; clients send the one that they were told."""
-    return parse_http_date(text.decode("ascii"))
+        return file.cache.tree.read_again(rep.path, rep.key, self._pieces)

@@ -19,6 +19,8 @@ _PAGE_BYTES = 4096
 _PROBE = bytearray(1)
 #: What leaves in one write is read here, in one call that says whether it had to be waited for.
 _ROOM = memoryview(bytearray(256 * 1024))
+#: One piece of a body: bytes as they are, or a half-open range of the file.
+Piece = bytes | tuple[int, int]
 #: The entity tag of an open file with this key.
 TagOf = Callable[[int, FileKey], str]
 #: Places at which a content is sampled, a page each.
@@ -186,7 +188,7 @@ class OpenFile:
             return True
         return True
 
-    def read_pieces_at_hand(self, pieces: Sequence[bytes | tuple[int, int]]) -> bytes | None:
+    def read_pieces_at_hand(self, pieces: Sequence[Piece]) -> bytes | None:
         """Byte ranges of the content, with bytes that stand for themselves between them.
 
         None when the file changed meanwhile, or a disk has to be waited for. Raises Unreadable.

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from functools import lru_cache
 
 from ...protocol.errors import BadRange
 from ...protocol.headers import EntityTag, parse_etag, parse_http_date, strong_match, weak_match
 from ...protocol.ranges import ContentRange, multipart_pieces, parse_range
 from ..http.answers import Header
 from ..http.request import Request
-from .sender import Piece
+from .openfile import Piece
 from .transfer import BodyPlan, Representation
-
-_CONDITIONS = frozenset(
-    {b"if-match", b"if-modified-since", b"if-none-match", b"if-unmodified-since"}
-)
 
 
 def answer_or_plan(
@@ -71,25 +68,27 @@ def _plan_body(
     if ranges is None:
         whole: list[Piece] = [(0, size)] if size else []
         return BodyPlan(200, tuple(fields), ((0, size),), size), whole
+    kind, span, pieces, count = parts_of(dict(fields)[b"Content-Type"], ranges, size)
+    headers = [(name, kind if name == b"Content-Type" else value) for name, value in fields]
+    if span:
+        headers.append((b"Content-Range", span))
+    return BodyPlan(206, tuple(headers), tuple(ranges), count), pieces
+
+
+def parts_of(
+    kind: bytes, ranges: list[tuple[int, int]], size: int
+) -> tuple[bytes, bytes, list[Piece], int]:
+    """Content-Type, Content-Range (if it is one), body and its length: ranges of such a file."""
     if len(ranges) == 1:
         start, end = ranges[0]
-        content_range = b"bytes %d-%d/%d" % (start, end - 1, size)
-        headers = (*fields, (b"Content-Range", content_range))
-        return BodyPlan(206, headers, (ranges[0],), end - start), [ranges[0]]
+        return kind, b"bytes %d-%d/%d" % (start, end - 1, size), [*ranges], end - start
     boundary = secrets.token_hex(12)
-    content_type = dict(fields)[b"Content-Type"].decode("latin-1")
-    pieces, total = multipart_pieces(ranges, size, content_type, boundary)
-    multipart = f"multipart/byteranges; boundary={boundary}".encode("ascii")
-    headers = tuple(
-        (name, multipart if name == b"Content-Type" else field) for name, field in fields
-    )
-    return BodyPlan(206, headers, tuple(ranges), total), pieces
+    pieces, count = multipart_pieces(ranges, size, kind.decode("latin-1"), boundary)
+    return b"multipart/byteranges; boundary=" + boundary.encode(), b"", pieces, count
 
 
 def verdict(headers: Mapping[bytes, bytes], etag: EntityTag, mtime_s: int) -> int:
     """200 to go on, 304 or 412, in the order of RFC 9110, 13.2.2, for GET and HEAD."""
-    if _CONDITIONS.isdisjoint(headers):
-        return 200
     value, date = headers.get(b"if-match"), _date(headers, b"if-unmodified-since")
     if value is not None:
         if not strong_match(value.decode("latin-1"), etag):
@@ -106,7 +105,13 @@ def verdict(headers: Mapping[bytes, bytes], etag: EntityTag, mtime_s: int) -> in
 
 def _date(headers: Mapping[bytes, bytes], name: bytes) -> int | None:
     value = headers.get(name)
-    return None if value is None else parse_http_date(value.decode("latin-1"))
+    return None if value is None or len(value) > 64 else _parsed(value)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: bytes) -> int | None:
+    """The date in a condition; clients send the one that they were told. No date is longer."""
+    return parse_http_date(text.decode("latin-1"))
 
 
 def range_counts(headers: Mapping[bytes, bytes], etag: EntityTag, mtime_s: int, now: float) -> bool:
@@ -118,9 +123,8 @@ def range_counts(headers: Mapping[bytes, bytes], etag: EntityTag, mtime_s: int, 
     value = headers.get(b"if-range")
     if value is None:
         return True
-    text = value.decode("latin-1")
-    tag = parse_etag(text)
+    tag = parse_etag(value.decode("latin-1"))
     if tag is not None:
         return tag == etag and not etag.weak
-    date = parse_http_date(text)
+    date = _date(headers, b"if-range")
     return date is not None and date == mtime_s and now - mtime_s >= 1

@@ -26,12 +26,9 @@ from ..http.accesslog import without_tokens
 from ..http.outbox import BLOCKED, queued_bytes
 from ..http.request import Request
 from .disk import AHEAD_BYTES, Disk
-from .openfile import OpenFile, Unreadable
+from .openfile import OpenFile, Piece, Unreadable
 from .pacer import Pacer, Share, TransferState
 from .transfer import TcpState, TransferListener
-
-#: One piece of a body: bytes as they are, or a half-open range of the file.
-Piece = bytes | tuple[int, int]
 
 _TAIL_BYTES = 1024
 _COPY_BYTES = 64 * 1024

@@ -95,7 +95,7 @@ class Site:
         self._routes: dict[bytes, tuple[Handler, frozenset[bytes]]] = {}
         self.precompressed = Precompressed(tree, visibility, codings)
         self._files = FileCache(
-            small_files_bytes, tree, catalog, self.fields, admission, self.precompressed
+            small_files_bytes, tree, catalog, self.fields, admission, self.precompressed, wall
         )
         #: See `http.ready.Shortcut`.
         self.known = self._files.get

@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote_to_bytes
@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 from ...protocol.bounded_table import BoundedTable
 from ...protocol.errors import ProtocolError
 from .folder_watch import FolderWatch
-from .openfile import OpenFile, TagOf, has_key, key_of, local_tag, read_at_hand
+from .openfile import OpenFile, Piece, TagOf, has_key, key_of, local_tag, read_at_hand
 from .paths import url_of
 from .transfer import FileKey, Representation
 
@@ -94,15 +94,20 @@ def _open_regular(name: bytes, folder_fd: int) -> tuple[int, os.stat_result]:
     return fd, status
 
 
-def _read_unchanged(fd: int, key: FileKey, start: int, stop: int) -> bytes | None:
+def _read_unchanged(fd: int, key: FileKey, pieces: Sequence[Piece]) -> bytes | None:
     """Bytes of the file with this key; None if it is another one, or a disk has to be waited for.
 
     The descriptor is closed.
     """
     try:
-        part = read_at_hand(fd, start, stop)
+        parts = []
+        for piece in pieces:
+            part = piece if isinstance(piece, bytes) else read_at_hand(fd, *piece)
+            if part is None:
+                return None
+            parts.append(part)
         # Compared after it was read: then it was this file, unchanged.
-        return part if has_key(os.fstat(fd), key) else None
+        return b"".join(parts) if has_key(os.fstat(fd), key) else None
     except OSError:
         return None
     finally:
@@ -254,7 +259,7 @@ class Tree:
         name = self._prefix + path
         return any(os.access(name + ending, os.F_OK) for ending in endings)
 
-    def read_again(self, path: bytes, key: FileKey, start: int, stop: int) -> bytes | None:
+    def read_again(self, path: bytes, key: FileKey, pieces: Sequence[Piece]) -> bytes | None:
         """Bytes of the file with this key, if that is what stands under the path now.
 
         None also when a disk would have to be waited for: the strict way knows how to wait.
@@ -264,7 +269,7 @@ class Tree:
             fd = os.open(self._prefix + path, _AGAIN)
         except (OSError, ValueError):
             return None
-        return _read_unchanged(fd, key, start, stop)
+        return _read_unchanged(fd, key, pieces)
 
     def real_url(self, url_path: str) -> str:
         """The URL path under which this lies once links are followed; as asked when nowhere."""
@@ -382,7 +387,7 @@ class Tree:
             return None
         key = key_of(status)
         rep = self._described(path, url_path, fd, key)
-        body = _read_unchanged(fd, key, 0, key.size_bytes)
+        body = _read_unchanged(fd, key, [(0, key.size_bytes)])
         return None if body is None else (rep, body)
 
     def _is_plain_name(self, path: bytes) -> bool:

@@ -29,7 +29,7 @@ from .outbox import BLOCKED, PIECE_BYTES
 from .parsing import valid_host
 from .ready import AT_ONCE, CLOSES, JOINED_BYTES, STAYS, ending_of
 from .request import AccessEntry
-from .request_shape import forwarding_fields, recognise
+from .request_shape import CONDITIONS, FORWARDING, fields_of, recognise
 
 if TYPE_CHECKING:
     from .tls import TlsServer
@@ -379,7 +379,7 @@ class Front:
         answers: list[bytes] = []
         while end > 3 and not closes and size < PIECE_BYTES:
             found = recognise(data, done, end)
-            if found is None or (end < len(data) and ending_of(found[4], found[10]) is CLOSES):
+            if found is None or (end < len(data) and ending_of(found[5], found[11]) is CLOSES):
                 break
             answer = self._answer(
                 connection.peer_address, connection.date_line, connection.is_tls, found
@@ -409,11 +409,11 @@ class Front:
     ) -> _Answer | None:
         """The answer to a request of a known shape, charged and logged; None: parse it."""
         groups = found.groups()
-        head, path, query, old, host, agent, accept, language, referer = groups[:9]
-        kept, cookie, none_match, since, part, codings, if_range = groups[9:16]
+        head, named, path, query, old, host, agent, accept, language, referer = groups[:10]
+        kept, cookie, codings, part = groups[10:14]
         if (
             host is None
-            or not valid_host(host)
+            or not (valid_host(host) and valid_host(named or host))
             # What a folder shows depends on its query; a file does not.
             or (query is not None and (_OWN in unquote_to_bytes(query) or path.endswith(b"/")))
             or (cookie is not None and _OWN in cookie)
@@ -422,20 +422,20 @@ class Front:
         factory = self._factory
         client = peer_address
         if factory.proxies.trusts(peer_address):
-            fields = forwarding_fields(found)
+            fields = fields_of(groups, FORWARDING)
             client = factory.proxies.client_address(peer_address, fields)
             is_tls = is_tls or factory.proxies.is_tls(peer_address, fields)
             if factory.blocks(client):
                 return None
         requests, shortcut = factory.requests, factory.shortcut
         assert shortcut is not None
-        is_plain = head is none_match is since is part is if_range is None
+        is_plain = head is None and not any(groups[CONDITIONS])
         file = shortcut.known(path)
         if file is not None:
             ready = (
                 file.whole
                 if is_plain
-                else file.answer_to(head, none_match, since, part, if_range, client, agent)
+                else file.answer_to(head, fields_of(groups, CONDITIONS), client, agent)
             )
         elif head is None and not requests.busy:
             ready = shortcut.first(path, accept, language, codings, is_plain)

@@ -19,7 +19,7 @@ The laws, which `tests/test_twins_http.py` holds against a server that parses ev
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,7 +48,6 @@ JOINED_BYTES = 16 * 1024
 #: How a header ends, by what becomes of the connection.
 STAYS = b"\r\n"
 CLOSES = b"Connection: close\r\n\r\n"
-_STAYS_BY_10 = b"Connection: keep-alive\r\n\r\n"
 
 
 def ending_of(version_10: bytes | None, connection: bytes | None) -> bytes:
@@ -56,7 +55,7 @@ def ending_of(version_10: bytes | None, connection: bytes | None) -> bytes:
     if version_10 is None:
         return STAYS if connection is None or connection.lower() != b"close" else CLOSES
     if connection is not None and connection.lower() == b"keep-alive":
-        return _STAYS_BY_10
+        return b"Connection: keep-alive\r\n\r\n"
     return CLOSES
 
 
@@ -252,14 +251,11 @@ class KnownFile(Protocol):
     def answer_to(
         self,
         head: bytes | None,
-        none_match: bytes | None,
-        since: bytes | None,
-        part: bytes | None,
-        if_range: bytes | None,
+        conditions: Mapping[bytes, bytes],
         address: str,
         agent: bytes | None,
     ) -> Ready | None:
-        """The answer to a HEAD request, a condition or a range; None: the parser's way.
+        """The answer to HEAD, conditions (by lower-case name), ranges; None: the parser's way.
 
         A part of a file that its client downloads counts for that download.
         """

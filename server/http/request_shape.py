@@ -35,7 +35,6 @@ _IGNORED = (
     rb"HTTP2-Settings",
 )
 #: Fields that may stand in a request once, and what a value must be to be understood here.
-#: Tags: one, or `*`. Ranges: one of bytes.
 _ONCE = (
     (rb"Host", rb"[!-~]++"),
     (rb"User-Agent", rb"(?! )[ -~]++"),
@@ -44,11 +43,13 @@ _ONCE = (
     (rb"Referer", rb"[!-~]++"),
     (rb"Connection", rb"[Cc]lose|[Kk]eep-[Aa]live|Upgrade, HTTP2-Settings"),
     (rb"Cookie", rb"(?! )[ -~]++"),
-    (rb"If-None-Match", rb'(?:W/)?"[!#-~]*+"|\*'),
-    (rb"If-Modified-Since", rb"(?! )[ -~]++"),
-    (rb"Range", rb"bytes=(?:[0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})"),
     (rb"Accept-Encoding", rb"(?! )[ -~]++"),
-    (rb"If-Range", rb'"[!#-~]*+"|(?! )[ -!#-~]++'),
+    (rb"Range", rb"bytes=[0-9-]++(?:, ?[0-9-]++)*+"),
+    (rb"If-Range", rb"(?! )[ -~]++"),
+    (rb"If-Match", rb"(?! )[ -~]++"),
+    (rb"If-None-Match", rb"(?! )[ -~]++"),
+    (rb"If-Modified-Since", rb"(?! )[ -~]++"),
+    (rb"If-Unmodified-Since", rb"(?! )[ -~]++"),
     (rb"Content-Length", rb"0"),
     (rb"Upgrade", rb"h2c"),
     # What proxies say of their clients counts only where the proxy is trusted.
@@ -58,13 +59,13 @@ _ONCE = (
     (rb"Forwarded", rb"(?! )[ -~]++"),
 )
 _REQUEST_LINE = (
-    rb"(?:GET|(HEAD)) (/[!$-;=@-Z_a-z~]{0,1023}+)(?:\?([!$-;=?@-Z_a-z~]{0,1023}+))?"
-    rb" HTTP/1\.(?:1|(0))\r\n"
+    rb"(?:GET|(HEAD)) (?:[Hh][Tt][Tt][Pp][Ss]?://([A-Za-z0-9.:\[\]-]{1,255}+))?+"
+    rb"(/[!$-;=@-Z_a-z~]{0,1023}+)(?:\?([!$-;=?@-Z_a-z~]{0,1023}+))? HTTP/1\.(?:1|(0))\r\n"
 )
-_GROUPS_BEFORE = 4
+_GROUPS_BEFORE = 5
 #: Where `HttpLimits` are narrower than a request of this shape may be, the parser has to judge all.
 MOST_FIELDS = 24
-MOST_TARGET_BYTES = 2048
+MOST_TARGET_BYTES = 2311
 MOST_BYTES = 16 * 1024
 
 
@@ -87,14 +88,15 @@ def _pattern() -> bytes:
     return _REQUEST_LINE + rb"(?:%b){1,%d}+\r\n" % (b"|".join([*fields, ignored]), MOST_FIELDS)
 
 
-#: The groups: `HEAD`, path, query, `0` of HTTP/1.0, and the values of `_ONCE`.
+#: The groups: `HEAD`, host and path of the target, query, `0` of HTTP/1.0, the values of `_ONCE`.
 recognise = re.compile(_pattern()).fullmatch
-#: The last four of `_ONCE`.
-_FORWARDING = tuple(name.lower() for name, _ in _ONCE[-4:])
+_NAMES = (b"",) * _GROUPS_BEFORE + tuple(name.lower() for name, _ in _ONCE)
+#: Where Range and conditions stand among the groups, and what proxies say.
+CONDITIONS = slice(13, 19)
+FORWARDING = slice(-4, None)
 
 
-def forwarding_fields(found: re.Match[bytes]) -> dict[bytes, bytes]:
-    """The fields of a request in which a proxy names its client, by lower-case name."""
-    values = found.groups()[-len(_FORWARDING) :]
-    pairs = zip(_FORWARDING, values, strict=True)
+def fields_of(groups: tuple[bytes | None, ...], which: slice) -> dict[bytes, bytes]:
+    """The fields that stand there among the groups of a request, by lower-case name."""
+    pairs = zip(_NAMES[which], groups[which], strict=True)
     return {name: value.rstrip() for name, value in pairs if value is not None}
