@@ -149,7 +149,8 @@ class AdmissionPolicy:
         self._use = SlotUse(state, settings, self.policy, self._room)
         self._aside = AsideTickets(state, self.policy)
         self.crowds.configure(self.policy.large_slots, self._room.network_shares)
-        self.laws = AllLaws(self._use, self.crowds, self._aside)
+        asked = (self._aside,) if self._aside.holds_any else ()
+        self.laws = AllLaws(self._use, self.crowds, *asked)
         #: For `progress`, which is told of each download many times a second.
         self._measured = state.capacity.measured
         #: What `Policy.spare` answered as time passed last, less what has started since; whether

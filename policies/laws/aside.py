@@ -31,8 +31,6 @@ class AsideTickets(Law):
     def __init__(self, state: AdmissionState, policy: Policy) -> None:
         self._state = state
         self._policy = policy
-        #: Whether the policy has such a rule. Without one nothing here costs anything.
-        self._asks = type(policy).stands_aside is not Policy.stands_aside
         self._by_subnet: dict[str, list[tuple[float, int]]] = {}
         self._subnet_of: dict[int, str] = {}
         queue = state.queue
@@ -44,17 +42,17 @@ class AsideTickets(Law):
 
     @property
     def holds_any(self) -> bool:
-        """Whether the policy has such a rule."""
-        return self._asks
+        """Whether the policy has such a rule. Without one this law is not asked."""
+        return type(self._policy).stands_aside is not Policy.stands_aside
 
     def stands_aside(self, row: int, now: float) -> bool:
         """As the policy says."""
-        return self._asks and self._policy.stands_aside(row, now)
+        return self._policy.stands_aside(row, now)
 
     def ticket_waits(self, row: int, now: float) -> None:
         """Move a waiting ticket behind all others if it stands aside."""
         queue = self._state.queue
-        if not self._asks or queue.stands_back(row) or queue.goes_first(row):
+        if queue.stands_back(row) or queue.goes_first(row):
             return
         if not self._policy.stands_aside(row, now):
             return
@@ -78,8 +76,6 @@ class AsideTickets(Law):
 
     def time_passes(self, now: float) -> None:
         """Ask about the tickets that may start soon, and about the first that stand aside."""
-        if not self._asks:
-            return
         queue = self._state.queue
         rows = queue.table.rows
         for number in list(islice(queue.ready, min(queue.forward_ready(), LOOKS))):
