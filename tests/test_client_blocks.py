@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_mirrors import Line, Mirror, run, steady
 
+from tidegate.client.schedule.meter import Meter
 from tidegate.client.schedule.segments import Segment, SegmentMap
 
 MBIT = 1e6 / 8
@@ -301,3 +302,17 @@ def test_a_connection_has_two_requests_at_once_and_never_a_third() -> None:
         segments.join(lane, 0.0)
     asked = [segments.ask(0, 0.0) for _ in range(3)]
     assert [block is not None for block in asked] == [True, True, False]
+
+
+def test_what_came_before_a_rest_counts_in_no_rate() -> None:
+    meter = Meter()
+    meter.start(0.0)
+    for tenth in range(3):
+        meter.add(1_000_000, tenth / 10)
+    assert meter.rate(0.2) == pytest.approx(10e6)
+    meter.rest()
+    assert meter.rate(0.25) is None
+    meter.start(0.3)
+    for tenth in range(3):
+        meter.add(1_000, 0.3 + tenth / 10)
+    assert meter.rate(0.5) == pytest.approx(10e3)

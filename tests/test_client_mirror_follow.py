@@ -236,6 +236,25 @@ def test_drift_in_what_the_origin_forgot_is_cured_by_a_snapshot(site: Site) -> N
     assert described(follower.place.live) == described(site.tree)
 
 
+@pytest.mark.parametrize(("lost", "one_by_one"), [(2, 2), (60, 0)])
+def test_many_small_lost_files_come_in_a_snapshot_and_few_one_by_one(
+    site: Site, lost: int, one_by_one: int
+) -> None:
+    """The 60 have 6 kB together: fewer than the rest of the tree, which the snapshot has too."""
+    for number in range(60):
+        (site.tree / "pkg" / f"small{number}").write_bytes(b"%100d" % number)
+    site.publish()
+    follower = site.follower()
+    follower.once()
+    for number in range(lost):
+        (follower.place.live / "pkg" / f"small{number}").write_bytes(b"vandalised")
+    transport_of(follower).asked.clear()
+    follower.once()
+    assert described(follower.place.live) == described(site.tree)
+    asked = transport_of(follower).asked
+    assert sum(path.startswith("objects/") for path in asked) == one_by_one
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [

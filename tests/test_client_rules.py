@@ -327,6 +327,20 @@ def test_of_two_whole_answers_the_faster_stays_once_time_or_bytes_tell_it(
     assert left == ([0, 1] if not is_told else [1] if most_bytes else [0])
 
 
+@pytest.mark.parametrize(("come_bytes", "stays"), [(500_000, True), (2_000_000, False)])
+def test_a_whole_answer_that_would_bring_over_a_tenth_twice_is_not_taken(
+    come_bytes: int, stays: bool
+) -> None:
+    state = fetching(2)
+    state.mirrors[0].serves, state.mirrors[1].answered = Serves.PARTS, False
+    assert state.segments is not None
+    state.segments.wanted.remove(0, come_bytes)
+    body = Body(0, 10_000_000, 10_000_000, True, None, Granted())
+    decide(state, AnswerReceived(state.mirrors[1].lanes[0], 0, body, 0.0), 0.0)
+    told = state.mirrors[1].dropped
+    assert told is None if stays else told is not None and "whole file" in told
+
+
 # -- wrong bytes --------------------------------------------------------------------------------
 
 

@@ -36,6 +36,13 @@ def test_a_whole_file_is_told_apart_from_a_part() -> None:
     assert (meaning.whole, meaning.size_bytes, meaning.validator) == (True, 7, None)
 
 
+def test_a_body_in_chunks_has_no_length_whatever_else_is_said() -> None:
+    """RFC 9112, 6.3: Transfer-Encoding overrides Content-Length."""
+    meaning = read(200, Fields.of({"Content-Length": "7", "Transfer-Encoding": "chunked"}))
+    assert isinstance(meaning, Body)
+    assert (meaning.end, meaning.size_bytes) == (None, None)
+
+
 @pytest.mark.parametrize(("second", "counts"), [("02", True), ("03", False)])
 def test_a_file_that_may_change_in_this_second_has_no_date_to_go_on_by(
     second: str, counts: bool

@@ -114,6 +114,13 @@ def test_a_digest_survives_the_round_trip(raw: bytes) -> None:
     assert parse_repr_digest(format_repr_digest(raw)) == {"sha-256": raw}
 
 
+@pytest.mark.parametrize("spoilt", ["md5", "crc=1", "SHA-256=:AAAA:", "sha-512=:AA?A:", "x=:A:y"])
+def test_a_digest_beside_what_cannot_be_read_is_no_digest(spoilt: str) -> None:
+    """RFC 9651, 4.2: a field of which a part fails is ignored."""
+    good = format_repr_digest(bytes(32))
+    assert parse_repr_digest(f"{good}, {spoilt}") == parse_repr_digest(f"{spoilt}, {good}") == {}
+
+
 @pytest.mark.parametrize(("text", "links"), VECTORS["links"])
 def test_links_are_read(text: str, links: list[list[Any]]) -> None:
     assert [[link.target, dict(link.parameters)] for link in parse_links(text)] == links

@@ -195,6 +195,12 @@ def test_a_full_disk_loses_lines_and_nothing_else() -> None:
     assert outlet.lines == ["192.0.2.7"]
 
 
+def test_a_pipe_that_no_program_reads_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    with pytest.raises(OSError, match="no program reads this pipe"):
+        open_outlet(str(tmp_path / "log"))
+
+
 def test_a_line_that_a_full_disk_cut_spoils_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, fail
 
 from tests.admin_site import Site, make_site, operator, stop
-from tidegate.server.control.history import RECORDED, Series
+from tidegate.server.control.history import RECORDED, Sampler, Series
 
 DAY_S = 86_400.0
 
@@ -88,3 +89,14 @@ def test_a_preview_right_after_the_first_download_knows_of_it(site: Site) -> Non
     site.wait(20.0)
     site.settle()
     assert arrived() == ["/big.iso", "small", "small"], "each once, from the database too"
+
+
+def test_a_counter_that_fell_was_reset_and_grew_by_nothing() -> None:
+    figures = dict.fromkeys(RECORDED, 1.0) | {f"{name}_total": 500 for name in RECORDED}
+    vitals: Any = SimpleNamespace(figures=lambda: dict(figures))
+    sampler = Sampler(vitals)
+    sampler.look(0.0)
+    figures["admitted_total"], figures["errors_total"] = 3, 520
+    assert (sampler.grown("admitted"), sampler.grown("errors")) == (0, 20)
+    found = sampler.look(10.0)
+    assert (found["admitted"], found["errors"]) == (0.0, 2.0)

@@ -39,7 +39,7 @@ from tidegate.server.files.transfer import (
     TransferListener,
 )
 from tidegate.server.gate.check import check
-from tidegate.server.gate.found_again import KeptBody, MovesJournal, request_of
+from tidegate.server.gate.found_again import KeptBody, MovesJournal, kept_body, request_of
 from tidegate.server.gate.handover import MoverAdmission
 from tidegate.server.gate.inet_diag import (
     GONE,
@@ -1090,6 +1090,33 @@ def test_what_is_on_its_way_is_found_again(steps: list[tuple[bool, int]], cut: i
         data = path.read_bytes()
         path.write_bytes(data[: len(data) - min(cut, len(data))])
         assert MovesJournal(path).open() in ([], [kept(1)], [kept(1), kept(2)])
+
+
+def test_who_asks_and_with_which_proof_is_written_down() -> None:
+    proofs = {
+        b"tidegate-ticket": b"t",
+        b"tidegate-pass": b"p",
+        b"cookie": b"c",
+        b"user-agent": b"u",
+    }
+    fields = {**proofs, b"authorization": b"Basic c2VjcmV0"}
+    asked = Request(FakeConnection(), b"GET", b"/a", fields)  # type: ignore[arg-type]
+    body = kept_body(asked, "a" * 32, ONE, 0)
+    request = request_of(body, FakeFactory())  # type: ignore[arg-type]
+    assert dict(request.headers) == proofs
+
+
+def test_the_file_of_bodies_on_their_way_stays_small_and_complete(tmp_path: Path) -> None:
+    path = tmp_path / "moves"
+    journal = MovesJournal(path)
+    journal.open()
+    journal.begin(kept(0))
+    for number in range(1, 5_000):
+        journal.begin(kept(number))
+        journal.end(kept(number).lease)
+    journal.close()
+    assert len(path.read_bytes().splitlines()) < 2_500
+    assert MovesJournal(path).open() == [kept(0)]
 
 
 def test_a_body_that_is_found_again_has_its_slot_and_answers_nothing(

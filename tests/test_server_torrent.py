@@ -54,6 +54,13 @@ def test_an_announce_is_read() -> None:
     assert asked.announce == Announce("192.0.2.1", 6881, 7, PeerEvent.STARTED, 5)
 
 
+def test_a_program_that_writes_minus_one_does_not_know() -> None:
+    asked = read_announce(query(info_hash=HASH, port=1, left=-1, numwant=-1), "192.0.2.1")
+    assert asked.announce == Announce("192.0.2.1", 1, 1, PeerEvent.STILL_THERE, 30)
+    with pytest.raises(BadAnnounce, match="port"):
+        read_announce(query(info_hash=HASH, port=-1), "192.0.2.1")
+
+
 def test_the_address_is_the_one_that_asks_whatever_it_says() -> None:
     said = read_announce(query(info_hash=HASH, port=1, ip="198.51.100.9"), "192.0.2.1").announce
     assert said.address == "192.0.2.1"
