@@ -512,6 +512,7 @@ def test_a_block_ends_at_its_time_and_covers_what_its_network_holds() -> None:
         (b"Debian APT-HTTP/1.3 (3.0.3)", "hold"),
         (b'pip/25.1 {"ci":null}', "hold"),
         (b"python-requests/2.32", "hold"),
+        (b"python-httpx/0.28.1", "hold"),
         (b"libdnf (Fedora Linux 41; server; Linux.x86_64)", "hold"),
         (b"pacman/6.0.2 (Linux x86_64) libalpm/13.0.2", "hold"),
         (b"tidegate/0.1", "come-back"),
@@ -546,6 +547,9 @@ def test_no_default_is_silent_for_longer_than_the_most_impatient_tool() -> None:
     for rule in (table.unknown, table.rule_for(b"curl/8.5"), table.rule_for(b"Wget/1.21")):
         # `wget --read-timeout=15 --tries=1` and the like give up as their user told them.
         assert rule.silent_s < 10 > rule.drip_s
+    # httpx waits 5 s for each byte by default.
+    httpx = table.rule_for(b"python-httpx/0.28.1")
+    assert httpx.silent_s < 5 > httpx.drip_s
     # 100 lines is where many parsers stop; an answer has some twenty of its own.
     assert table.unknown.drip_lines <= 80
 

@@ -57,13 +57,13 @@ class ToolRule(BaseModel):
         return agent
 
 
-def _impatient(agent: str, *, drip_lines: int = 80, **more: Any) -> ToolRule:
+def _impatient(agent: str, *, drip_s: float = 8.0, drip_lines: int = 80, **more: Any) -> ToolRule:
     """A program that gives up after 10 s without a byte, so one comes sooner.
 
     Many parsers give up beyond 100 header lines in all (Python's, hyper's); the answer has its own.
     """
     return ToolRule(
-        agent=agent, manner="hold", silent_s=8.0, drip_s=8.0, drip_lines=drip_lines, **more
+        agent=agent, manner="hold", silent_s=drip_s, drip_s=drip_s, drip_lines=drip_lines, **more
     )
 
 
@@ -121,9 +121,10 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
     # HttpURLConnection asks for text/html as a browser does, and cannot come back.
     _impatient(r"(^| )Java/[0-9]", redirects=18, redirect_s=_PATIENT_S),
     # pip gives up after 15 s and tries five times more, also after a 503; others as they are told,
-    # often after 10 s.
+    # often after 10 s; httpx after 5 s unless it is told.
     _impatient(r"^pip/", redirects=29, obeys_503=True),
     _impatient(r"^python-requests/", redirects=29),
+    _impatient(r"^python-httpx/", drip_s=4.0, drip_lines=_MANY_LINES),
     _impatient(r"^Python-urllib/", redirects=9),
     _impatient(r"^Python/[0-9.]+ aiohttp/", redirects=8),
     # These wait five minutes for a header.
