@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import subprocess
@@ -148,8 +149,15 @@ def test_a_new_certificate_counts_from_now_on_and_a_bad_one_does_not(
 
 def test_what_is_no_certificate_is_said_in_a_sentence(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "one")
-    with pytest.raises(BadCertificate, match="cannot be read"):
-        TlsServer(tmp_path / "absent.pem", key)
+    absent = tmp_path / "absent.pem"
+    for pair, named in (
+        ((absent, key), f"{absent}"),
+        ((cert, absent), f"{absent}"),
+        ((cert, tmp_path), f"{tmp_path}"),
+        ((absent, tmp_path), f"{absent} and {tmp_path}"),
+    ):
+        with pytest.raises(BadCertificate, match=f"^{re.escape(named)} cannot be read: "):
+            TlsServer(*pair)
     cert.write_text("nonsense")
     with pytest.raises(BadCertificate, match="no certificate"):
         TlsServer(cert, key)

@@ -49,9 +49,7 @@ class TlsServer:
 
         Raises `BadCertificate`.
         """
-        seen = self._state_of_files()
-        self._context = self._load()
-        self._read = seen
+        self._read, self._context = self._state_of_files(), self._load()
 
     @property
     def has_changed(self) -> bool:
@@ -90,8 +88,10 @@ class TlsServer:
         except ValueError as fault:
             raise BadCertificate(f"{self._key} has a password; take it off: {fault}.") from fault
         except OSError as fault:
-            name = fault.filename or f"{self._certificate} or {self._key}"
-            raise BadCertificate(f"{name} cannot be read: {fault.strerror}.") from fault
+            files = self._certificate, self._key
+            bad = [one for one in files if one.is_dir() or not os.access(one, os.R_OK)] or files
+            named = " and ".join(map(str, bad))
+            raise BadCertificate(f"{named} cannot be read: {fault.strerror}.") from fault
         return context
 
 
