@@ -25,10 +25,12 @@ class Clicks(Downloader):
 
     def headers(self) -> dict[str, str]:
         agent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/130 Safari/537.36"
-        return super().headers() | {
+        fields = super().headers() | {
             "User-Agent": agent,
             "Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
         }
+        fields.pop("Tidegate-Client", None)  # A browser has a cookie instead.
+        return fields
 
     def fetch(self, visitor: Visitor, file: File) -> None:
         """Click, and let the page do the rest until the file comes or patience ends."""

@@ -108,12 +108,12 @@ class Downloader(FastHttpUser):
 
     def headers(self) -> dict[str, str]:
         """What every request of this client carries beside its ticket."""
-        fields = {
-            "User-Agent": self.user_agents[self._options.manner],
-            "Accept-Encoding": "identity",
-        }
+        agent = self.user_agents[self._options.manner]
+        fields = {"User-Agent": agent, "Accept-Encoding": "identity"}
         if self._options.addresses == "forwarded":
+            # The name tells clients apart where the server does not trust the address.
             fields["X-Forwarded-For"] = address_of(self.number)
+            fields["Tidegate-Client"] = f"loadtest-{self.number}"
         return fields
 
     def fetch(self, visitor: Visitor, file: File) -> None:
@@ -121,9 +121,8 @@ class Downloader(FastHttpUser):
         entry = CATALOGUE.find(self.host, file)
         began_s = time.monotonic()
         visit = RetryState(self.manners(visitor), random.Random(self.number), began_s)
-        manner = ""
-        if self._options.rude_fraction:
-            manner = "_rude" if visitor.rude else "_polite"
+        manner = "_rude" if visitor.rude else "_polite"
+        manner = manner if self._options.rude_fraction else ""
         download = DownloadTally(tally(), visit, entry.kind, manner, began_s)
         action: Action = visit.begin()
         while True:

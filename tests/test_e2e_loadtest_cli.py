@@ -88,13 +88,16 @@ class MyDay(Replay):
 
 
 def test_an_operator_rehearses_the_day_and_plays_it_again(tmp_path: Path) -> None:
-    """Own files and crowd; its record against the next release, by an own profile over TLS."""
+    """Own files and crowd; its record against the next release, by an own profile over TLS.
+
+    The first server trusts no proxy: the clients must be as many people there.
+    """
     release, after = tmp_path / "release", tmp_path / "next"
     make_release(release, new_iso=2_000_000, notes_txt=4_000)
     make_release(after, newer_iso=2_100_000, notes_txt=5_000)
     pem = str(certificate(tmp_path, "IP:127.0.0.1"))
     tls, trust = ("--tls-cert", pem, "--tls-key", pem), ("--ca", pem)
-    with serving(release, tmp_path / "s1", *PROXY, "--admin", "127.0.0.1:0") as server:
+    with serving(release, tmp_path / "s1", "--admin", "127.0.0.1:0") as server:
         words = ["loadtest", "--host", server.url, "--release", str(release)]
         words += ["--visitors", "8"]
         done = tidegate(tmp_path, *words, "--within", "3s", "--", "--slo", "failed_fraction<1%")
