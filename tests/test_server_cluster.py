@@ -982,6 +982,31 @@ def test_a_node_tells_what_has_not_arrived_also_of_bodies_that_are_over() -> Non
     assert told() == [30_000, 0]
 
 
+def test_last_bytes_that_got_lost_at_a_node_are_sent_again_without_a_slot() -> None:
+    house = FleetHouse(slots=1)
+    first = house.ask_at(0, "192.0.2.1")
+    token = house.ask_at(0, "192.0.2.2").token
+    first.transfer.finish()
+    house.wait(4)
+    second = house.ask_at(0, "192.0.2.2", token=token)
+    second.transfer.send(BIG)
+    second.transfer.flying = 1000
+    second.transfer.finish()
+    house.wait(0.5)
+    assert house.ask_at(1, "192.0.2.3").started
+    # Its connection breaks with its last bytes on their way.
+    again = house.ask_at(1, "192.0.2.2", token=token, ranges=(BIG - 600, BIG))
+    assert again.transfer.total_bytes == 600
+    again.transfer.end(False)
+    house.wait(0.5)
+    # No more than was missing, and nothing else.
+    more = house.ask_at(0, "192.0.2.2", token=token, ranges=(BIG - 600, BIG))
+    assert more.connection.status == 403
+    assert house.ask_at(0, "192.0.2.2", token=token, ranges=(BIG - 400, BIG)).started
+    # They count as delivered once.
+    assert house.gate.parts.popularity.pending("/big.iso") == (3, 2, 2 * BIG)
+
+
 def test_a_leader_hears_whose_program_reads_slowly() -> None:
     """By its shut window, which a node tells."""
     house = FleetHouse(slots=2)

@@ -239,8 +239,7 @@ class Gate:
         """
         seen = self.policy.snapshot(self.now())
         free = seen.small_active + seen.large_active < seen.slots
-        brief = free and not self.draining
-        return free, brief and self.leases.policy.can_admit_single_write(self.now())
+        return free, free and not self.draining and self.policy.can_admit_single_write(self.now())
 
     def served_elsewhere(self, url_path: str, times: int, whole: int, size_bytes: int) -> None:
         """Count bodies that were served so. `whole` were whole files; `size_bytes` is the sum."""

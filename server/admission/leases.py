@@ -306,8 +306,7 @@ class LeaseManager:
             self._soon_s = delay_s
 
     def _somebody_waits(self) -> bool:
-        policy = self.policy
-        return bool(policy.pool.paused or self._parked) or policy.anybody_waits()
+        return bool(self.policy.pool.paused or self._parked) or self.policy.anybody_waits()
 
     def _record(self) -> None:
         rows = self.policy.changes()

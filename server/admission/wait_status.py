@@ -108,9 +108,8 @@ class WaitStatus:
         estimate = done = None
         if row is not None and found["state"] == "started":
             download = self._gate.leases.find(row.client, row.file)
-            if download is not None and download.unclaimed:
-                found["state"] = "called"
             if download is not None:
+                found["state"] = "called" if download.unclaimed else "started"
                 done = self._gate.done(download.lease)
         if row is not None and found["state"] in ("started", "done"):
             found["size_bytes"] = row.size_bytes

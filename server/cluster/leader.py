@@ -182,6 +182,7 @@ class RemoteTransfer(Transfer):
     blocked: bool = False
     paused: bool = False
     _over: bool = False
+    _missing_bytes: int = 0
     #: For how long its client's window was shut, and since when it is so now.
     _shut_s: float = 0.0
     _shut_since_s: float = math.inf
@@ -212,7 +213,11 @@ class RemoteTransfer(Transfer):
         return self._delivered_bytes
 
     def flying_bytes(self) -> int:
-        return max(0, self.sent_bytes - self._delivered_bytes)
+        return max(self._missing_bytes, self.sent_bytes - self._delivered_bytes)
+
+    def missing_bytes(self) -> int:
+        """See `Transfer`: what was under way at its end, for nodes do not tell how that went on."""
+        return self._missing_bytes
 
     def tcp_state(self) -> TcpState:
         """See `Transfer`: a window that was told to be shut is so until something else is told.
@@ -256,7 +261,8 @@ class RemoteTransfer(Transfer):
         """It is over; its listener hears of it once."""
         if not self._over:
             self._over = True
-            self.sent_bytes = self._delivered_bytes = delivered_bytes
+            self._missing_bytes = self.total_bytes - delivered_bytes if complete else 0
+            self.sent_bytes = self._delivered_bytes = delivered_bytes + self._missing_bytes
             self._listener.transfer_done(self, complete)
 
 

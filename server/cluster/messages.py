@@ -141,7 +141,7 @@ class Ending(msgspec.Struct, frozen=True, array_like=True, tag="ending"):
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """This request is over: its client has left, or its body has ended.
 
-    `complete`: every byte of the body was handed over.
+    `complete`: every byte of the body was handed over; some may be under way.
     """
 
     number: int

@@ -394,7 +394,8 @@ class RemoteAdmission:
                 # Without it the next leader would take a used ticket for a newcomer's request.
                 asked.wired.headers[TICKET_FIELD] = asked.token
             self._lingering.add(transfer, self._reactor.seconds())
-            ended = messages.Ended(asked.number, transfer.delivered_bytes(), complete)
+            delivered_bytes = transfer.delivered_bytes() - complete * transfer.flying_bytes()
+            ended = messages.Ended(asked.number, delivered_bytes, complete)
             if self._welcomed:
                 self._send(ended)
             self._unheard.append((self._ask_of(asked), ended))
@@ -462,8 +463,7 @@ class RemoteAdmission:
         rate = max(0, delivered_bytes - asked.seen[1]) / TICK_S
         asked.rate_bytes_s += (rate - asked.rate_bytes_s) * 0.5
         if not transfer.blocked or rate > 0.0:
-            most = unsent_most(asked.rate_bytes_s)
-            transfer.limit_unsent(most)
+            transfer.limit_unsent(unsent_most(asked.rate_bytes_s))
 
     # -- the link ----------------------------------------------------------------------------
 
@@ -476,8 +476,7 @@ class RemoteAdmission:
     def _closed(self, link: Link[messages.FromLeader]) -> None:
         if link is not self._link:
             return
-        self._welcomed = False
-        self._link, self._epoch = None, 0
+        self._welcomed, self._link, self._epoch = False, None, 0
         for waiting in tuple(self._digests.values()):
             waiting.callback(None)
         self._digests.clear()
@@ -518,8 +517,7 @@ class RemoteAdmission:
         if queue is None:
             return
         _log.info("A leader is there: this node gives its tickets to it.")
-        tickets = queue.tickets()
-        if tickets:
+        if tickets := queue.tickets():
             self._unheard_before.insert(0, (messages.Handover(tickets),))
         for visit, token in queue.release():
             asked = self._add(visit.request, visit.rep, visit.plan, visit.start)
