@@ -610,8 +610,7 @@ class Leader:
             self._gate.served_elsewhere(url_path, times, whole, size_bytes)
         if self._early is not None:
             # Before its first report a node has told what it runs.
-            told = {one.name for one in self.nodes if one.told_s > -math.inf}
-            if self.awaited <= told:
+            if self.awaited <= {one.name for one in self.nodes if one.told_s > -math.inf}:
                 self._open()
 
     # -- terms -------------------------------------------------------------------------------
