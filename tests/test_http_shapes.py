@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import representation
-from tests.http_bench import Answer, Bench, Dialled
+from tests.http_bench import OLD_S, Answer, Bench, Dialled
 from tests.open_files import AdmitAll
 from tidegate.server.admission.denylist import BlockList
 from tidegate.server.files.cache import FileCache
@@ -405,6 +406,23 @@ def test_what_many_programs_say_needs_no_parser(tmp_path: Path, fields: str, tar
     said = house.say([f"GET {target} HTTP/1.1\r\nHost: h\r\n{fields}\r\n".encode()])
     assert Answer(said[0][0]).status == (206 if "Range" in fields else 200)
     assert house.answered == 1
+
+
+@pytest.mark.parametrize("name", ["If-Range", "If-Match"])
+@pytest.mark.parametrize("part", ["Range: bytes=10-99\r\n", ""])
+def test_a_tag_from_before_a_touch_is_known_still(tmp_path: Path, name: str, part: str) -> None:
+    _filled(tmp_path)
+    house = House(tmp_path, shortcuts=True, busy=False)
+    ask = "GET /a.bin HTTP/1.1\r\nHost: h\r\n"
+    digest = ask + "Want-Repr-Digest: sha-256=5\r\n\r\n"
+    former = Answer(house.say([digest.encode()])[0][0]).text("etag")
+    os.utime(tmp_path / "a.bin", (OLD_S + 9, OLD_S + 9))
+    # The new times are known now, to both ways.
+    house.say([digest.encode(), f"{ask}\r\n".encode()])
+    said = house.say([f"{ask}{part}{name}: {former}\r\n\r\n".encode()])
+    answer = Answer(said[0][0])
+    assert answer.status == (206 if part else 200)
+    assert answer.text("etag") == former
 
 
 @pytest.mark.parametrize(

@@ -318,8 +318,9 @@ def test_each_condition_is_answered_the_same_to_everybody(
     ]
     steps = [*asks, ("rule", 1), *asks]
     answered = live_through(steps, way == "preface", tls if way == "tls" else None)
-    # A refusal is the parser's; 404 is answered all the same.
-    assert (answered > 40) == (condition != 'If-Match: "other"')
+    # A file that does not have this tag may have had it; 404 is answered all the same.
+    is_parsed = condition.endswith(('If-Match: "other"', 'If-Range: "other"'))
+    assert (answered > 40) != is_parsed
 
 
 @pytest.mark.parametrize("condition", ["", "Range: bytes=1-", "Range: bytes=70000-1500000"])
