@@ -170,8 +170,7 @@ class FileAnswers(Subject):
                 fields = cache.fields.head(rep, self.digests, rep.size_bytes)
                 self._without_body = Ready(200, fields, b"", self)
             return self._without_body
-        part = conditions.get(b"range")
-        if part is None:
+        if (part := conditions.get(b"range")) is None:
             return self.whole
         if cache.admission.has_lease(rep, address, (agent or b"").rstrip()):
             return None
