@@ -432,9 +432,9 @@ def test_any_machines_admin_page_is_the_leaders(tmp_path: Path, url: str) -> Non
 def test_faults_at_random_break_no_promise() -> None:
     """`make cluster-faults` goes on for longer."""
     pytest.importorskip("psycopg")
-    command = [PYTHON, "-m", "tests.machine_faults", "--seconds", "12"]
+    command = [PYTHON, "-m", "tests.machine_faults", "--seconds", "8"]
     done = subprocess.run(
-        [*command, "--clients", "20"], capture_output=True, text=True, check=False
+        [*command, "--clients", "12"], capture_output=True, text=True, check=False
     )
     if "PostgreSQL is not installed" in done.stderr:
         pytest.skip("PostgreSQL is not installed")

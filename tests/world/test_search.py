@@ -12,6 +12,6 @@ def test_worlds_of_a_new_seed_keep_their_promises() -> None:
 
     It fails for promises without excuses only: others have a false alarm in some hundred worlds.
     """
-    command = [PYTHON, "-m", "tests.world", "--minutes", "0.4", "--sure", "--story"]
+    command = [PYTHON, "-m", "tests.world", "--minutes", "0.2", "--sure", "--story"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

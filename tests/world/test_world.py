@@ -56,10 +56,10 @@ def test_neither_hashes_nor_earlier_worlds_change_a_history() -> None:
 
     504 has two machines, of which one is lost. In 3598 a person asks for a secret of an
     authenticator, and the length of its picture is time on the line. 51 sends by multicast, a
-    mirror follows a channel in 42. In 1995 Apache stands before a gate. Clients
+    mirror follows a channel in 140. In 1995 Apache stands before a gate. Clients
     of 102 speak TLS.
     """
-    seeds = ["348", "453", "348", "130", "504", "26", "419", "3598", "51", "42", "1995", "102"]
+    seeds = ["348", "453", "348", "130", "504", "26", "419", "3598", "51", "140", "1995", "102"]
 
     def digests(hash_seed: str, seeds: list[str]) -> list[str]:
         command = [PYTHON, "-c", DIGESTS, *seeds]
