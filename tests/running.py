@@ -221,13 +221,20 @@ def serving(directory: Path, state: Path, *args: str, **environ: Any) -> Iterato
 
 
 def wait_for(condition: Any, limit_s: float = 20.0) -> None:
-    """Come back when the condition holds, or when the limit has passed, which pytest then tells."""
+    """Come back when the condition holds, or when the limit has passed, which pytest then tells.
+
+    A condition that takes long, as one that starts a program, is looked at less often.
+    """
     end_s = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() >= end_s:
+    while True:
+        began_s = time.monotonic()
+        if condition():
+            return
+        now_s = time.monotonic()
+        if now_s >= end_s:
             warnings.warn(f"waited in vain for {limit_s:.0f} s", stacklevel=2)
             return
-        time.sleep(0.02)
+        time.sleep(min(0.5, max(0.02, 3 * (now_s - began_s))))
 
 
 def make_release(directory: Path, **sizes: int) -> dict[str, str]:
