@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import inspect
 import itertools
 import json
 import os
@@ -12,23 +14,24 @@ import socketserver
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
-from tests.admin_browser import AdminVisit
+from tests.admin_browser import PASSWORD, AdminVisit
 from tests.admin_site import Browser, Site, make_site, operator, stop
 from tests.installed import TIDEGATE
-from tests.running import make_release, serving
+from tests.running import make_release, serving, wait_for
 from tidegate.server.control.alert_messages import send
 from tidegate.server.control.alert_settings import AlertPlace, AlertSettings
 from tidegate.server.control.alerting import Alerting, descriptors_part
@@ -198,7 +201,7 @@ class _Taker(BaseHTTPRequestHandler):
         """Not on the screen."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def listening(server: Any) -> Iterator[Any]:
     server.taken = []
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
@@ -378,6 +381,68 @@ def test_a_message_that_no_place_takes_is_tried_for_a_while_and_then_told_to_the
     ]
 
 
+def test_a_place_is_sent_what_happened_in_its_order_and_waits_for_no_other() -> None:
+    """One that fails at first must not hear last that something is wrong which is over."""
+    begun: list[tuple[Deferred[None], str]] = []
+    names = ("first", "second")
+
+    def off(work: Any) -> Deferred[None]:
+        told = inspect.getclosurevars(work).nonlocals
+        begun.append((Deferred(), told["outlet"].shown + (" fires" * told["change"].firing)))
+        return begun[-1][0]
+
+    settings = AlertSettings(to=tuple(f"https://{name}.example/x" for name in names))
+    seen, now = dict(CALM), itertools.count(0.0, LOOK_S)
+    events: Any = SimpleNamespace(add=lambda *told: None)
+    alerting = Alerting(settings, Clock(), lambda: next(now), lambda: seen, off, events)
+
+    def look(part: float) -> list[str]:
+        del begun[:]
+        seen["descriptors_part"] = part
+        for _ in range(40):
+            alerting.look()
+        return [told for _, told in begun]
+
+    assert look(0.95) == ["webhook first.example fires", "webhook second.example fires"]
+    (first, _), (second, _) = begun
+    second.callback(None)
+    assert look(0.1) == ["webhook second.example"], "the first one's message is still under way"
+    first.errback(OSError("nobody is there"))
+    assert look(0.1) == ["webhook first.example fires"]
+    begun.pop()[0].callback(None)
+    assert [told for _, told in begun] == ["webhook first.example"]
+
+
+class _Garbage(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        self.rfile.readline()
+        self.wfile.write(b"220 this is no HTTP\r\n")
+
+
+class _Endless(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.end_headers()
+        # Until the sender has left.
+        with contextlib.suppress(OSError):
+            while self.rfile.read(1):
+                pass
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_place_that_talks_nonsense_is_a_fault_and_one_that_never_ends_is_none() -> None:
+    with listening(socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Garbage)) as server:
+        hook = AlertPlace.of(f"http://127.0.0.1:{server.server_address[1]}/")
+        with pytest.raises(OSError, match="no HTTP"):
+            send(AlertSettings(), hook, CHANGE, "mirror-1")
+    with listening(socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Endless)) as server:
+        hook = AlertPlace.of(f"http://127.0.0.1:{server.server_address[1]}/")
+        send(AlertSettings(), hook, CHANGE, "mirror-1")
+
+
 @pytest.mark.e2e
 def test_a_confined_server_reaches_the_places(tmp_path: Path, taker: Any) -> None:
     make_release(tmp_path / "release", big_iso=1_000)
@@ -406,6 +471,44 @@ def test_a_confined_server_reaches_the_places(tmp_path: Path, taker: Any) -> Non
         ).stdout
         assert all(rule.summary.split()[0] in rules for rule in RULES)
     assert [seen["alert"] for _, seen in taker.taken] == ["TidegateTest"]
+
+
+class _Dripping(socketserver.BaseRequestHandler):
+    """An answer whose header never ends."""
+
+    def handle(self) -> None:
+        self.server.taken.append("asked")  # type: ignore[attr-defined]
+        with contextlib.suppress(OSError):
+            while not self.server.is_over.wait(0.2):  # type: ignore[attr-defined]
+                self.request.sendall(b"H")
+
+
+@pytest.mark.e2e
+def test_a_place_that_hangs_keeps_nobody_from_logging_in(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", big_iso=1_000)
+    with listening(socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Dripping)) as hook:
+        hook.is_over = threading.Event()
+        place = f"http://127.0.0.1:{hook.server_address[1]}/hook"
+        (tmp_path / "tidegate.toml").write_text(f'[alerts]\nto = ["{place}"]\n')
+        options = ("--admin", "127.0.0.1:0", "--config", str(tmp_path / "tidegate.toml"))
+        with serving(tmp_path / "release", tmp_path / "state", *options) as server:
+            visit = AdminVisit(server)
+            fields = {"Authorization": f"Bearer {visit.api_token()}"}
+            tests = [
+                threading.Thread(
+                    target=lambda: requests.post(f"{visit.url}/api/v1/alerts/test", headers=fields)
+                )
+                for _ in range(4)
+            ]
+            for one in tests:
+                one.start()
+            wait_for(lambda: len(hook.taken) >= 2)
+            try:
+                assert visit.form("/login", name="admin", password=PASSWORD).url == f"{visit.url}/"
+            finally:
+                hook.is_over.set()
+                for one in tests:
+                    one.join()
 
 
 def test_the_descriptors_in_use_are_a_part_of_those_allowed() -> None:

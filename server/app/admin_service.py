@@ -6,7 +6,7 @@ import functools
 import importlib
 import importlib.util
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import maybeDeferred
 from twisted.logger import Logger
@@ -18,6 +18,7 @@ from ..accounts.stored import OpenedAccounts, StoredAccounts, open_accounts
 from ..admin.adapter import BODIES, LIMITS, AdminHandler
 from ..admin.large_bodies import LargeBodies
 from ..control.server import ControlTerms, Rooms, Server
+from ..files.disk import disk_pool, let_go
 from ..http.clock import Reactor, in_pool
 from ..http.factory import HttpFactory
 from ..http.front import Front
@@ -96,11 +97,11 @@ class AdminService:
         self._tls = tls
         # For the work of pages, apart from the threads of the store.
         self._pool = ThreadPool(0, 3, "admin")
-
-        def off(work: Callable[[], Any]) -> Any:
-            return in_pool(reactor, self._pool, work)
-
-        self.server = Server(rooms, reactor, now, off, control_terms(config), revision)
+        off = functools.partial(in_pool, reactor, self._pool)
+        # A place of alerts that hangs holds up neither a login nor the end of the server.
+        self._alert_pool = disk_pool(2 * len(config.alerts.to), "alerts")
+        send = functools.partial(in_pool, reactor, self._alert_pool)
+        self.server = Server(rooms, reactor, now, off, send, control_terms(config), revision)
         self._connections: AdminConnections | None = None
         self._accounts: OpenedAccounts | None = None
         self._admin: Admin | None = None
@@ -189,8 +190,7 @@ class AdminService:
     def introduction(self) -> list[str]:
         """Lines for the operator at the start; the first password is shown only once."""
         lines = []
-        overrides = self.server.revisions.overrides()
-        if overrides:
+        if overrides := self.server.revisions.overrides():
             names = ", ".join(f"{one.name} {one.after} (file: {one.before})" for one in overrides)
             lines.append(
                 f"Settings  revision {self.server.revisions.current.number} of the admin "
@@ -213,18 +213,14 @@ class AdminService:
         if self._admin is not None:
             self._admin.close()
         self.server.stop()
+        let_go(self._alert_pool)
         self._pool.stop()
 
 
 def control_terms(config: ServerConfig) -> ControlTerms:
-    return ControlTerms(
-        configured_revision(config, 0.0),
-        config.rules,
-        config.ticket_max_age_s,
-        config.metrics_from,
-    )
+    policy, age_s = configured_revision(config, 0.0), config.ticket_max_age_s
+    return ControlTerms(policy, config.rules, age_s, config.metrics_from)
 
 
 def _load_pages() -> None:
-    site = importlib.import_module("tidegate.server.admin.site")
-    site.make_pages()
+    importlib.import_module("tidegate.server.admin.site").make_pages()

@@ -9,14 +9,14 @@ import urllib.error
 import urllib.request
 from datetime import UTC, datetime
 from email.message import EmailMessage
-from http.client import HTTPMessage
+from http.client import HTTPException, HTTPMessage
 from typing import IO, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from .alert_settings import AlertPlace, AlertSettings, port_of
 from .alerts import AlertChange
 
-#: The longest that one message may take, seconds.
+#: The longest that a place may be silent, seconds.
 _SEND_S = 15.0
 
 
@@ -78,16 +78,13 @@ def send(settings: AlertSettings, outlet: AlertPlace, change: AlertChange, serve
         if outlet.kind == "mail":
             _send_mail(settings, mail_for(outlet, change, server, settings.mail_from))
             return
-        request = urllib.request.Request(
-            outlet.url,
-            body_for(outlet, change, server),
-            {"Content-Type": "application/json", "User-Agent": "Tidegate"},
-        )
-        with urllib.request.build_opener(NoRedirect()).open(request, timeout=_SEND_S) as answer:
-            answer.read(1024)
+        fields = {"Content-Type": "application/json", "User-Agent": "Tidegate"}
+        request = urllib.request.Request(outlet.url, body_for(outlet, change, server), fields)
+        # The body of the answer is not read: it may never end.
+        urllib.request.build_opener(NoRedirect()).open(request, timeout=_SEND_S).close()
     except urllib.error.HTTPError:
         raise
-    except (urllib.error.URLError, ValueError) as fault:
+    except (urllib.error.URLError, HTTPException, ValueError) as fault:
         # http.client and idna have a ValueError for addresses that cannot be asked.
         raise OSError(str(getattr(fault, "reason", fault))) from fault
 
@@ -104,7 +101,6 @@ def _send_mail(settings: AlertSettings, message: EmailMessage) -> None:
         mail.ehlo()
         if parts.scheme == "smtp" and mail.has_extn("starttls"):
             mail.starttls(context=context)
-            mail.ehlo()
         elif parts.scheme == "smtp" and parts.username:
             raise OSError("the mail server has no STARTTLS, so the password is not sent")
         if parts.username:

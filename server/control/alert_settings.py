@@ -49,11 +49,8 @@ class AlertSettings(BaseModel):
 
     def ports(self) -> frozenset[int]:
         """The TCP ports to which messages go."""
-        mail = self.mail_server is not None and any(one.startswith("mailto:") for one in self.to)
-        found = {port_of(str(self.mail_server))} if mail else set()
-        return frozenset(
-            found | {port_of(one.url) for one in map(AlertPlace.of, self.to) if one.url}
-        )
+        places = map(AlertPlace.of, self.to)
+        return frozenset(port_of(one.url or str(self.mail_server)) for one in places)
 
 
 def port_of(url: str) -> int:

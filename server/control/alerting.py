@@ -6,7 +6,7 @@ import os
 import resource
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -28,8 +28,18 @@ class SentTest:
     fault: str
 
 
+@dataclass(slots=True)
+class _Line:
+    """What a place is still to be sent, in its order, and how often the first was tried."""
+
+    place: AlertPlace
+    waiting: list[AlertChange] = field(default_factory=list)
+    tries: int = 0
+    is_sending: bool = False
+
+
 class Alerting:
-    """The alerts of a running server. `off` runs blocking work on a thread."""
+    """The alerts of a running server. `off` runs blocking work on a thread of its own."""
 
     def __init__(
         self,
@@ -46,10 +56,9 @@ class Alerting:
         self._off = off
         self._events = events
         self._name = socket.gethostname()
-        #: What is to be sent at the next look, and how often it was tried.
-        self._pending: list[tuple[AlertPlace, AlertChange, int]] = []
         self.book = AlertBook(RULES)
         self.outlets = tuple(map(AlertPlace.of, settings.to))
+        self._lines = tuple(map(_Line, self.outlets))
         self.timer = Repeat(reactor, LOOK_S, self.look)
 
     def look(self) -> None:
@@ -59,21 +68,27 @@ class Alerting:
             state = "fires" if change.firing else "is over"
             level = "warn" if change.firing else "info"
             self._events.add("alert", f"{change.rule.name} {state}: {change.rule.summary}", level)
-            self._pending += [(outlet, change, 0) for outlet in self.outlets]
-        pending, self._pending = self._pending, []
-        for message in pending:
-            Deferred.fromCoroutine(self._send(*message))
+            for line in self._lines:
+                line.waiting.append(change)
+        for line in self._lines:
+            if line.waiting and not line.is_sending:
+                Deferred.fromCoroutine(self._send(line))
 
-    async def _send(self, outlet: AlertPlace, change: AlertChange, tries: int) -> None:
-        fault = await self._try(outlet, change)
-        if not fault:
-            return
-        # It is tried again at the next looks, 20 times in all.
-        if tries + 1 < 20:
-            self._pending.append((outlet, change, tries + 1))
+    async def _send(self, line: _Line) -> None:
+        line.is_sending = True
+        while line.waiting:
+            fault = await self._try(line.place, line.waiting[0])
+            line.tries = line.tries + 1 if fault else 0
+            # It is tried again at the next looks, 20 times in all.
+            if 0 < line.tries < 20:
+                break
+            if fault:
+                told = "an alert could not be sent to {place}: {fault}"
+                _log.warn(told, place=line.place.shown, fault=fault)
+            del line.waiting[0]
         else:
-            place = outlet.shown
-            _log.warn("an alert could not be sent to {place}: {fault}", place=place, fault=fault)
+            line.tries = 0
+        line.is_sending = False
 
     async def _try(self, outlet: AlertPlace, change: AlertChange) -> str:
         """The fault; empty if the message was taken."""
@@ -91,16 +106,11 @@ class Alerting:
         return ""
 
     async def test(self) -> list[SentTest]:
-        trial = AlertRule(
-            "TidegateTest",
-            "warning",
-            0.0,
-            "This is a test message.",
-            "An operator asked for it. Nothing is wrong.",
-            lambda seen: False,
-        )
+        words = "This is a test message.", "An operator asked for it. Nothing is wrong."
+        trial = AlertRule("TidegateTest", "warning", 0.0, *words, lambda seen: False)
         change = AlertChange(trial, True, self._now())
-        return [SentTest(one.shown, await self._try(one, change)) for one in self.outlets]
+        tries = [(one, Deferred.fromCoroutine(self._try(one, change))) for one in self.outlets]
+        return [SentTest(one.shown, await tried) for one, tried in tries]
 
 
 def descriptors_part() -> float:

@@ -83,7 +83,7 @@ class ControlTerms:
 
 
 class Server:
-    """The server as operators see it. `off` runs slow work on a thread.
+    """The server as operators see it. `off` runs slow work on a thread, `send` what may hang.
 
     `current` is the policy in force.
     """
@@ -94,6 +94,7 @@ class Server:
         reactor: Reactor,
         now: Callable[[], float],
         off: Callable[[Callable[[], Any]], Any],
+        send: Callable[[Callable[[], Any]], Any],
         terms: ControlTerms,
         current: RevisionRecord,
     ) -> None:
@@ -118,7 +119,7 @@ class Server:
         self.history = History(
             reactor, now, store, vitals, gate.parts.popularity, rooms.arrivals, terms.kept_s
         )
-        self.alerting = Alerting(rooms.alerts, reactor, now, self._alert_figures, off, events)
+        self.alerting = Alerting(rooms.alerts, reactor, now, self._alert_figures, send, events)
         self.revisions = Revisions(gate, store, events, now, current, terms.configured)
         self.rules = RuleKeeper(
             gate, self.prequeue, documents, now, terms.rules, site.tree.real_url
