@@ -608,10 +608,10 @@ class Leader:
                 )
         for url_path, times, whole, size_bytes in message.small:
             self._gate.served_elsewhere(url_path, times, whole, size_bytes)
-        if self._early is not None:
+        told = {one.name for one in self.nodes if one.told_s > -math.inf}
+        if self._early is not None and self.awaited <= told:
             # Before its first report a node has told what it runs.
-            if self.awaited <= {one.name for one in self.nodes if one.told_s > -math.inf}:
-                self._open()
+            self._open()
 
     # -- terms -------------------------------------------------------------------------------
 
