@@ -424,11 +424,12 @@ class TicketsLast(Oracle):
     def took(self, client: SimulatedClient, count: int) -> None:
         self._had[client] = self._had.get(client, 0) + count
 
-    def called(self, client: SimulatedClient) -> None:
-        if client in self._called:
-            # A start that came to nothing is given back once.
-            self._until_s.pop(client, None)
-        self._called.add(client)
+    def watched(self, client: SimulatedClient, found: Mapping[str, Any]) -> None:
+        if found["state"] == "called":
+            if client in self._called:
+                # A start that came to nothing is given back once.
+                self._until_s.pop(client, None)
+            self._called.add(client)
 
     def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
         if client.plan.misdeed in ("ask twice", "ask early"):
@@ -501,6 +502,8 @@ class LastBytesComeAgain(Oracle):
             return
         # What it had last was on its way for a while: the server may have sent it before that.
         way_s = 2.0 + 10 * world.plan.latency_s
+        # It lay in the server's buffer before that, for as long as its client takes for that much.
+        way_s += world.plan.buffer_bytes * (took_s - client.first_byte_s) / had
         if world.schedule.now < took_s - way_s + world.plan.settings["admission.lease_idle_s"]:
             self.broken(f"{client} asks for more of its file, and is refused")
 
@@ -836,7 +839,9 @@ class NobodyWaitsForEver(Oracle):
             self.broken(f"{client} has failed: {client.why}")
         # One that has a single try is held until its turn, and begins then.
         held = client.plan.program == "curl" and not client.plan.misdeed
+        # One that has its header has begun: then its file may be written over.
         lost = client.state == "failed" and math.isnan(client.first_byte_s)
+        lost = lost and client.last_status != 200
         held = held and not self.world.hides(client)
         if held and lost and self.world.is_harmless:
             self.broken(f"{client} was held and has no byte: {client.why}")
@@ -1289,7 +1294,8 @@ class CalledIsKept(Oracle):
         # A mover fills its kernel's buffers: the call waits in a queue on the line.
         way_s += 1.0 if world.plan.mover else 0.0
         disturbed = disturbed or way_s > 0.25 * world.plan.settings["admission.lease_idle_s"]
-        if status == 503 and not disturbed and world.cut_until_s < called_s:
+        # What a cut has held back arrives a moment after it.
+        if status == 503 and not disturbed and world.cut_until_s + 1.0 < called_s:
             self.broken(f"{client} was called at {called_s:.3f} s, came, and is to wait")
 
 
