@@ -40,7 +40,7 @@ class Lease:
     line: str = field(init=False)
     weight: float = field(init=False)
     cap_bytes_s: float = field(init=False)
-    #: Since when it is paused, in the present stretch.
+    #: Since when it is paused, in the present stretch; else when it was paused last, or went on.
     stopped_s: float = field(init=False)
     #: It began at once, and its policy has not been told of it yet; see `AdmissionPolicy`.
     fresh: bool = False

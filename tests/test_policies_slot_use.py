@@ -139,6 +139,25 @@ def test_one_without_a_slot_that_takes_a_share_pauses_ten_seconds_at_a_stretch()
     slots.laws.lease_idled(others[0], slots.now)
 
 
+def test_a_download_that_was_paused_for_most_of_a_look_does_not_lose_its_slot_for_that() -> None:
+    slots = Slots()
+    lease = slots.starts()
+    slots.comes()
+    slots.run(lease, 12.0, 0.0)
+    others = [slots.starts() for _ in range(SLOTS)]
+    while not lease.paused:
+        slots.run(lease, 0.25, LINE_BYTES_S)
+        slots.use.pauses(slots.now)
+        assert slots.now < 40.0
+    slots.run(lease, 9.5, 0.0)
+    slots.ends(others.pop())
+    assert slots.use.pauses(slots.now) == ((), (lease.id,))
+    assert not lease.slotless
+    # It takes its share from now on; the look ends a moment later.
+    slots.run(lease, 1.0, 2 * slots.use.least_rate_bytes_s())
+    assert not lease.slotless
+
+
 def test_a_crowd_gives_up_lent_slots_and_those_that_end_forgive_no_lost_one() -> None:
     slots = Slots(network_shares=16)
     leases = [slots.starts("a") for _ in range(SLOTS)]

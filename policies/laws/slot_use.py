@@ -137,8 +137,7 @@ class SlotUse(Law):
             wakes.append(self._looked_s + SLOT_USE.look_s)
             if self._crowds.beyond():
                 wakes.append(max(now, self._shared_s) + SLOT_USE.first_look_s)
-        first_s = min(wakes, default=math.inf)
-        return None if first_s == math.inf else first_s
+        return min((one for one in wakes if one < math.inf), default=None)
 
     def pauses(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Leases without a slot that would take a share pause until one is free, and go on.
@@ -154,6 +153,7 @@ class SlotUse(Law):
                 self._return_slot(lease)
             if free or not lease.slotless or now >= lease.stopped_s + SLOT_USE.longest_pause_s:
                 self._pool.resume(lease)
+                lease.stopped_s = now
                 resume.append(lease.id)
         pause = []
         for lease in self._to_pause:
@@ -201,7 +201,7 @@ class SlotUse(Law):
             if not looked_at or lease.background or lease.started_s > self._looked_s:
                 continue
             if not lease.slotless:
-                if waited_for and taken < least:
+                if waited_for and taken < least and lease.stopped_s <= self._looked_s:
                     self._remove_slot(lease, now)
             elif taken >= least:
                 if self._room.large_free() > 0 and self._may_regain(lease, now):
