@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.task import Clock
 
 from tests.http_bench import Bench
 from tests.open_files import Visible
 from tidegate.server.files import listing
 from tidegate.server.files.directory_cache import REUSE_FACTOR, DirectoryCache
-from tidegate.server.files.tree import Tree
+from tidegate.server.files.tree import NotHere, Tree
 
 
 @pytest.fixture
@@ -67,13 +69,13 @@ def test_what_was_dear_to_read_is_used_again(
 ) -> None:
     (tmp_path / "file").write_text("x")
 
-    class Clock:
+    class SlowClock:
         now = 1000.0
 
         def seconds(self) -> float:
             return self.now
 
-    clock, tree, reads = Clock(), Tree(str(tmp_path)), []
+    clock, tree, reads = SlowClock(), Tree(str(tmp_path)), []
     real = tree.entries
 
     def slow(parts: list[bytes]) -> Any:
@@ -92,6 +94,69 @@ def test_what_was_dear_to_read_is_used_again(
     folders.forget()
     folders.entries([])
     assert len(reads) == 3
+    tree.close()
+
+
+def test_a_folder_in_which_all_stays_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, look, reads = Tree(str(tmp_path)), Visible(), []
+    clock = Clock()
+    real = tree.entries
+
+    def entries(parts: list[bytes]) -> Any:
+        reads.append(parts)
+        return real(parts)
+
+    monkeypatch.setattr(tree, "entries", entries)
+    folders = DirectoryCache(tree, look, clock)
+
+    def shown() -> tuple[list[tuple[bytes, int]], int]:
+        """What a look shows a minute later, and how often the folder was read for it."""
+        clock.advance(60)
+        reads.clear()
+        found = [(entry.name, entry.size_bytes) for entry in folders.entries([b"in"])]
+        return found, len(reads)
+
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_text("x")
+    both = [(b"a", 1), (b"b", 1)]
+    assert [shown() for _ in range(4)] == [(both, 1), (both, 1), (both, 0), (both, 0)]
+    # A rule, and its end.
+    look.hides = lambda url_path: url_path == "/in/a"
+    assert shown() == ([(b"b", 1)], 0)
+    look.keeps_secret = lambda url_path: url_path == "/in/b"
+    assert shown() == ([], 0)
+    look.hides = look.keeps_secret = lambda url_path: False
+    assert shown() == (both, 0)
+    # A content that is written in place leaves its folder as it was.
+    (folder / "a").write_text("more")
+    assert shown() == ([(b"a", 4), (b"b", 1)], 1)
+    (folder / "c").symlink_to("a")
+    assert [shown()[1] for _ in range(4)] == [1] * 4, "what a link leads to is looked at"
+    (folder / "c").unlink()
+    (folder / "a").unlink()
+    assert shown() == ([(b"b", 1)], 1)
+    (folder / "b").unlink()
+    folder.rmdir()
+    with pytest.raises(NotHere):
+        shown()
+    tree.close()
+
+
+def test_a_name_that_comes_within_the_same_time_stamp_is_shown(tmp_path: Path) -> None:
+    tree, clock = Tree(str(tmp_path)), Clock()
+    folders = DirectoryCache(tree, Visible(), clock)
+    (tmp_path / "a").write_text("x")
+    status = tmp_path.stat()
+    for name in ("b", "c"):
+        assert b"a" in [entry.name for entry in folders.entries([])]
+        (tmp_path / name).write_text("x")
+        os.utime(tmp_path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert name.encode() in [entry.name for entry in folders.entries([])]
+        clock.advance(0.01)
     tree.close()
 
 

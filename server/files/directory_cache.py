@@ -28,12 +28,16 @@ class Coming:
 class FolderLook:
     """What a directory showed; `stamp` is its inode and modification time before it was read.
 
-    `content` is the same object as long as it shows the same.
+    `found` is what stood there, before rules were asked. `is_settled`: it was read twice with this
+    stamp, so that a name that comes makes another. `content` is the same object as long as it shows
+    the same.
     """
 
-    until_s: float
+    at_s: float
     cost_s: float
     stamp: tuple[int, int] | None
+    is_settled: bool
+    found: list[DirectoryEntry]
     entries: list[DirectoryEntry]
     coming: list[Coming]
     content: object
@@ -83,7 +87,7 @@ class DirectoryCache:
 
     def _drop(self, path: bytes) -> None:
         self.changes += 1
-        self._entries_kept -= len(self._kept.pop(path).entries)
+        self._entries_kept -= len(self._kept.pop(path).found)
 
     def _stamp(self, path: bytes) -> tuple[int, int] | None:
         status = self._tree.status_of(path)
@@ -94,21 +98,27 @@ class DirectoryCache:
         now = self._clock.seconds()
         path = b"/".join(parts)
         kept = self._kept.get(path)
-        if kept is not None and now < kept.until_s and self.is_current(path):
+        until_s = 0.0 if kept is None else kept.at_s + kept.cost_s * REUSE_FACTOR
+        if kept is not None and now < until_s and self.is_current(path):
             return kept
         stamp = self._stamp(path)
-        entries, coming = self._read(parts)
+        is_settled = kept is not None and kept.is_settled and self._stays(path, kept, stamp)
+        found = kept.found if kept is not None and is_settled else self._tree.entries(parts)
+        entries, coming = self._judge(parts, found)
         cost_s = self._clock.seconds() - now
-        if self._entries_kept + len(entries) > 200_000 or len(self._kept) >= 4096:
+        if kept is not None and kept.stamp == stamp is not None and now - kept.at_s >= 0.1:
+            # Time stamps of a file system have steps of up to 10 ms.
+            is_settled = found == kept.found
+        if self._entries_kept + len(found) > 200_000 or len(self._kept) >= 4096:
             self.forget()
         elif path in self._kept:
-            self._entries_kept -= len(self._kept[path].entries)
+            self._entries_kept -= len(self._kept[path].found)
         shown = entries, [one.entry for one in coming]
         is_same = kept is not None and shown == (kept.entries, [one.entry for one in kept.coming])
         content = kept.content if kept is not None and is_same else object()
-        look = FolderLook(now + cost_s * REUSE_FACTOR, cost_s, stamp, entries, coming, content)
+        look = FolderLook(now, cost_s, stamp, is_settled, found, entries, coming, content)
         self._kept[path] = look
-        self._entries_kept += len(entries)
+        self._entries_kept += len(found)
         return look
 
     def forget(self) -> None:
@@ -116,11 +126,21 @@ class DirectoryCache:
         self._kept.clear()
         self._entries_kept = 0
 
-    def _read(self, parts: list[bytes]) -> tuple[list[DirectoryEntry], list[Coming]]:
+    def _stays(self, path: bytes, kept: FolderLook, stamp: tuple[int, int] | None) -> bool:
+        """Whether the same stands there still, none of it by a link."""
+        folder = path + b"/" * bool(path)
+        return stamp == kept.stamp and all(
+            one.place is None and self._tree.has(folder + one.name, one.key) for one in kept.found
+        )
+
+    def _judge(
+        self, parts: list[bytes], found: list[DirectoryEntry]
+    ) -> tuple[list[DirectoryEntry], list[Coming]]:
+        """What all visitors may see of it now, and what opens later."""
         folder = b"".join(part + b"/" for part in parts)
         look = self._visibility
         shown, coming = [], []
-        for entry in self._tree.entries(parts):
+        for entry in found:
             url_path = url_of(folder + entry.name) + ("/" if entry.is_directory else "")
             if look.hidden(url_path):
                 opens_in_s = look.opens_in_s(url_path)

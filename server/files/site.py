@@ -177,17 +177,16 @@ class Site:
             return
         as_directory = request.path.endswith((b"/", b"/."))
         try:
-            file = self.tree.open(parts)
+            file = None if as_directory else self.tree.open(parts)
         except IsDirectory:
-            self._directory(request, parts, as_directory)
-            return
+            file = None
         except NotHere:
             self._files.forget(request.path)
-            if as_directory or not any(maker(request, parts) for maker in self._makers):
+            if not any(maker(request, parts) for maker in self._makers):
                 request.not_found()
             return
-        if as_directory:
-            request.not_found()
+        if file is None:
+            self._directory(request, parts, as_directory)
             return
         self._touched.serves(file.rep)
         self.folders.serves(file.rep.path, file.rep.key)

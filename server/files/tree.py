@@ -336,7 +336,7 @@ class Tree:
         if path not in self._open and self._is_plain_name(path):
             with contextlib.suppress(OSError):
                 # Before it is opened: a pipe's writer or a device would notice that.
-                by_name = os.lstat(self._prefix + path)
+                by_name = self._status_here(path)
                 fd = open_beneath(self._root_fd, path) if stat.S_ISREG(by_name.st_mode) else None
                 # Where another root stands under its name now, that is another file.
                 if fd is not None and has_key(os.fstat(fd), key_of(by_name)):
@@ -375,9 +375,9 @@ class Tree:
         if not self._is_plain_name(path):
             return None
         try:
-            status = os.lstat(self._prefix + path)
-        except FileNotFoundError:
-            return False if self._root_stands() else None
+            status = self._status_here(path)
+        except NotHere:
+            return False
         except OSError:
             return None
         if status.st_size > most_bytes or not stat.S_ISREG(status.st_mode):
@@ -396,13 +396,15 @@ class Tree:
             return False
         return not self._private or self._private_names.isdisjoint(path.split(b"/"))
 
-    def _root_stands(self) -> bool:
-        """Whether the open root is what stands under its name."""
+    def _status_here(self, path: bytes) -> os.stat_result:
+        """What stands under a name of the open root. Raises NotHere if nothing does, or OSError."""
         try:
+            return os.lstat(self._prefix + path)
+        except FileNotFoundError:
             root = os.stat(self._name)
-        except OSError:
-            return False
-        return (root.st_dev, root.st_ino) == self._root_identity
+            if (root.st_dev, root.st_ino) == self._root_identity:
+                raise NotHere from None
+            raise
 
     def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """What a directory shows: directories and regular files of the tree, by name.

@@ -38,12 +38,7 @@ from ...protocol.tree import (
 from ...protocol.tree_scan import Seen, encode_cached, scan
 from ..multicast.schedule import ScheduledSend, write_entry
 from .objects import ObjectError, ObjectStore, PublishedDisk
-from .repository import (
-    Repository,
-    RepositoryProblem,
-    check_private,
-    utc,
-)
+from .repository import Repository, RepositoryProblem, check_private, utc
 
 #: Prefixes of the extended attributes that a person set. The system sets others on every file.
 _ATTRIBUTES = ("user.", "security.capability", "system.posix_acl")
@@ -310,12 +305,7 @@ class Publisher:
         return edge, done
 
     def _write(
-        self,
-        header: Header,
-        old: Iterable[Entry],
-        new: ManifestFile,
-        delta: bool,
-        report: Progress,
+        self, header: Header, old: Iterable[Entry], new: ManifestFile, delta: bool, report: Progress
     ) -> tuple[GeneratedUpdate, Path]:
         what = "update" if header.from_version else "snapshot"
         handle, name = tempfile.mkstemp(dir=self._state, prefix="update-")

@@ -25,15 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from securesystemslib.signer import CryptoSigner
 from tuf.api.exceptions import RepositoryError, StorageError
-from tuf.api.metadata import (
-    Metadata,
-    MetaFile,
-    Root,
-    Snapshot,
-    TargetFile,
-    Targets,
-    Timestamp,
-)
+from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Targets, Timestamp
 from tuf.api.serialization import DeserializationError
 
 from ...protocol.channel import Index, decode_index, encode_index, index_path
@@ -167,11 +159,7 @@ class Repository:
 
     def _state(self) -> _State:
         if not self.exists:
-            return _State(
-                Metadata(Timestamp()),
-                Metadata(Snapshot()),
-                Metadata(Targets()),
-            )
+            return _State(Metadata(Timestamp()), Metadata(Snapshot()), Metadata(Targets()))
         folder = self._metadata
         try:
             timestamp = Metadata[Timestamp].from_file(str(folder / "timestamp.json"))

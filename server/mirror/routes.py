@@ -44,12 +44,7 @@ def read_admitted(publish: Path) -> dict[str, Admitted]:
         raise RepositoryProblem(f"{_path(publish)} cannot be read; repair or remove it.") from fault
 
 
-def admit(
-    publish: Path,
-    name: str,
-    url: str,
-    relay_url: str | None = None,
-) -> str:
+def admit(publish: Path, name: str, url: str, relay_url: str | None = None) -> str:
     """Add or change a mirror. Returns the secret with which it signs its reports.
 
     Raises RepositoryProblem.
