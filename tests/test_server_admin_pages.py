@@ -395,6 +395,7 @@ def test_the_queue_is_grouped_by_file_and_program_and_opens_to_rows(
 def test_a_line_that_is_never_above_zero_is_not_in_its_chart(site: Site, browser: Browser) -> None:
     crowd(site, 3)
     site.wait(20.0)
+    site.settle()
     chart = browser.text("/").partition('id="chart-queue"')[2].partition("</figcaption>")[0]
     assert re.findall(r"<li class=.k\d.>([^<]+)<", chart) == ["waiting, begun or not", "ready"]
     assert not any(json.loads(browser.text("/history"))["queue"][3]), "nothing is paused"
@@ -403,6 +404,7 @@ def test_a_line_that_is_never_above_zero_is_not_in_its_chart(site: Site, browser
 def test_the_charts_are_fetched_as_columns(site: Site, browser: Browser) -> None:
     crowd(site, 3)
     site.wait(20.0)
+    site.settle()
     columns = json.loads(browser.text("/history?span=15m"))
     assert set(columns) == {chart.name for chart in CHARTS}
     assert max(filter(None, columns["queue"][1])) == 2.0
@@ -412,6 +414,7 @@ def test_the_charts_are_fetched_as_columns(site: Site, browser: Browser) -> None
 def test_the_past_leaves_as_csv(site: Site, browser: Browser) -> None:
     crowd(site)
     site.wait(60.0)
+    site.settle()
     since, until = int(NOW), int(site.server.now())
     answer = browser.get(f"/api/v1/history.csv?since_s={since}&until_s={until}&points=10")
     assert dict(answer.headers)["content-type"].startswith("text/csv")
