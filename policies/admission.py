@@ -271,8 +271,7 @@ class AdmissionPolicy:
             return False
         if job.weight != 1.0 or job.priority_class:
             return False
-        queue = self.queue
-        if queue.ready.count or queue.line.count:
+        if self.queue.ready.count or self.queue.line.count:
             return False
         if not self._spare_known:
             self._look_for_room(now)
@@ -378,8 +377,7 @@ class AdmissionPolicy:
         queue, table, settings = self.queue, self.queue.table, self.settings
         if not table.polls[row]:
             self.estimator.no_shows.seen(table.number[row])
-        if table.polls[row] < MOST_POLLS:
-            table.polls[row] += 1
+        table.polls[row] = min(table.polls[row] + 1, MOST_POLLS)
         queue.set_present(row, job.present)
         queue.set_line(row, job.line)
         if job.network and not table.subnet[row]:
@@ -390,6 +388,9 @@ class AdmissionPolicy:
         if job.weight > table.weight[row]:
             queue.reweigh(row, job.weight, job.priority_class)
         early = not job.present and now < table.promise_s[row] - settings.early_tolerance_s
+        if table.given_back[row] == 1:
+            # It was called before the return that it was told.
+            early, table.given_back[row] = False, 2
         if early:
             self._tally.early_polls_total += 1
             table.early[row] = min(table.early[row] + 1, MOST_POLLS)
@@ -693,7 +694,6 @@ class AdmissionPolicy:
         """
         queue, table = self.queue, self.queue.table
         queue.give_back(row, now)
-        table.promise_s[row] = min(table.promise_s[row], now)
         table.bound[row] = -1.0
         if self._room.is_small(row):
             self._ready.make_ready(row, now, first=True)
@@ -963,8 +963,8 @@ class AdmissionPolicy:
         small = self._room.is_small(row)
         slot_s = self._slot_s(row, told, small)
         new = not table.polls[row]
-        look_s = min(slot_s, told.soonest_s)
-        retry = advice.retry_s(look_s, new and self.estimator.no_shows.doubtful)
+        doubtful = new and self.estimator.no_shows.doubtful
+        retry = advice.retry_s(min(slot_s, told.soonest_s), doubtful)
         away = self._away_s(row, slot_s, retry)
         stated = self._estimate(told, away, small=small)
         if table.raw[row] == 0.0:

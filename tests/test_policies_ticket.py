@@ -589,6 +589,23 @@ def test_a_restart_ends_no_ticket_before_the_return_that_its_client_was_told(
     assert left.advance(151.0).expired == (ticket,)
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_a_ticket_given_back_lasts_from_the_return_that_its_client_was_told(early: bool) -> None:
+    """Its page waited and was called sooner, but did not hear of it."""
+    policy = make(slots=1, lease_idle_s=4.0, ticket_ttl_s=5.0, retry_min_s=30.0, early_polls_free=0)
+    first = admit(policy, job("a"), 0.0)
+    told = wait(policy, job("b"), 0.0)
+    assert told.ticket is not None
+    policy.present(told.ticket, 1.0)
+    policy.release(first.lease, 2.0, True)
+    lost = admit(policy, job("b", present=True), 2.0, told.ticket)
+    policy.detach(lost.lease, 2.0, LARGE)
+    assert policy.advance(6.0).idled_out == (lost.lease,)
+    assert policy.advance(told.retry_after_s - 1.0).expired == ()
+    admit(policy, job("b"), 7.0 if early else told.retry_after_s, told.ticket)
+    assert policy.snapshot(60.0).early_polls_total == 0
+
+
 def test_a_ticket_given_back_runs_out_like_any_other() -> None:
     policy = make(lease_idle_s=20.0, ticket_ttl_s=60.0)
     ticket = lost_start(policy, 0.0)
