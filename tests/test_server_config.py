@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tidegate.server.app.bootstrap import open_memory
 from tidegate.server.app.cli.config import config as config_command
 from tidegate.server.app.cli.config import manual
-from tidegate.server.app.cli.serve import FLAGS, serve
+from tidegate.server.app.cli.serve import FLAGS, load_or_fail, serve
 from tidegate.server.app.config import (
     ConfigError,
     Flag,
@@ -72,6 +72,8 @@ def test_the_environment_reaches_every_section_and_reads_lists(tmp_path: Path) -
         "TIDEGATE_SHOW_HIDDEN": "true",
         "TIDEGATE_ACCESS_LOG_FORMAT": "{client} {status}",
         "TIDEGATE_PORT": "tcp://10.0.0.1:80",
+        # Those of the clients' commands are no mistake.
+        "TIDEGATE_ADMIN_TOKEN": "tga_x",
     }
     loaded = load(tmp_path, "", environ)
     config = loaded.config
@@ -83,6 +85,16 @@ def test_the_environment_reaches_every_section_and_reads_lists(tmp_path: Path) -
     assert config.show_hidden is True
     assert config.access_log_format == "{client} {status}"
     assert loaded.ignored == ("TIDEGATE_PORT",)
+
+
+def test_a_misspelt_variable_is_said_by_each_command_that_reads_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDEGATE_SLOTZ", "4")
+    load_or_fail(None, {})
+    told = capsys.readouterr().err
+    assert "tidegate: TIDEGATE_SLOTZ names no setting and is ignored." in told
 
 
 @pytest.mark.parametrize(
@@ -115,6 +127,10 @@ def test_whoever_names_only_the_slots_gets_a_sixth_reserved(
         ('access_log = "release/log/a"', "access_log must not lie in the served"),
         ('directory = "."\naccess_log = "a.log"', "access_log must not lie in the served"),
         ('mirrors = ["ftp://x/"]', "not an http or https URL"),
+        (
+            '[[rules]]\npath = "/x"\nprequeue_from = 2030-01-01T00:00:00Z',
+            "the pre-queue of '/x' needs hidden_until, its end",
+        ),
         ('trusted_proxies = ["10.0.0.0/99"]', "trusted_proxies"),
         ("x = [", "is not valid TOML"),
         ('listen = "127.0.0.1:80"', r"listen .*must be a list, such as \["),

@@ -108,14 +108,13 @@ def load_config(
             continue
         known = _environment_name(word)
         if known is None:
-            ignored.append(variable)
+            ignored += [variable] if word not in ("ADMIN_TOKEN", "ADMIN_URL", "DATA") else []
             continue
-        name = known
         try:
-            layers[name] = _environment_value(name, text)
+            layers[known] = _environment_value(known, text)
         except tomllib.TOMLDecodeError as error:
             faults.append(f"{variable}: {text!r} cannot be read: {error}.")
-        origins[name] = f"environment {variable}"
+        origins[known] = f"environment {variable}"
     for name, flag in flags.items():
         layers[name], origins[name] = flag.value, f"flag {flag.name}"
     raw: dict[str, Any] = {}

@@ -272,6 +272,8 @@ class ServerConfig(_Section):
             # Otherwise it fits no file, and a release meant to be hidden is there.
             if rule.path[0] not in "/*":
                 raise ValueError(f"the path {rule.path!r} begins with neither / nor *")
+            if rule.prequeue_from is not None and rule.hidden_until is None:
+                raise ValueError(f"the pre-queue of {rule.path!r} needs hidden_until, its end")
         return rules
 
     @field_validator("mirrors")
@@ -286,9 +288,7 @@ class ServerConfig(_Section):
     @model_validator(mode="after")
     def _agree(self) -> ServerConfig:
         if self.proxy_protocol and self.tls_cert is not None:
-            raise ValueError(
-                "proxy_protocol and tls_cert do not go together: the proxy ends TLS itself"
-            )
+            raise ValueError("proxy_protocol and tls_cert exclude each other: the proxy ends TLS")
         if self.proxy_protocol and not self.trusted_proxies:
             raise ValueError("proxy_protocol needs trusted_proxies: who may say who the client is")
         if self.cluster is not None and not self.cluster.startswith("postgresql"):

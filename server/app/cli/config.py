@@ -34,8 +34,6 @@ def config() -> None:
 def check(file: Path | None) -> None:
     """Say whether the configuration is good; exit 2 and name each fault when it is not."""
     _, loaded = load_or_fail(file, {})
-    for variable in loaded.ignored:
-        click.echo(f"tidegate: {variable} names no setting and is ignored.", err=True)
     click.echo(f"The configuration is good ({loaded.file or 'no file; defaults'}).")
 
 

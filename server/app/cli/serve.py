@@ -9,6 +9,7 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -127,14 +128,14 @@ def load_or_fail(
     defaults: Mapping[str, Flag] = MappingProxyType({}),
 ) -> tuple[Callable[[], LoadedConfig], LoadedConfig]:
     """How the configuration is read, now and later, and what it is now; faults end the command."""
-
-    def load() -> LoadedConfig:
-        return load_config(file, os.environ, flags, defaults)
-
+    load = partial(load_config, file, os.environ, flags, defaults)
     try:
-        return load, load()
+        loaded = load()
     except ConfigError as fault:
         fail(fault.faults, 2)
+    for variable in loaded.ignored:
+        click.echo(f"tidegate: {variable} names no setting and is ignored.", err=True)
+    return load, loaded
 
 
 def make_sample(directory: Path) -> None:
