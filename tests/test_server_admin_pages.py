@@ -927,6 +927,9 @@ def test_rules_are_set_enforced_and_removed(site: Site, browser: Browser) -> Non
     page = browser.post("/files/rule", late).body.decode()
     assert 'aria-describedby="h-prequeue_from_s" aria-invalid="true"' in page
     assert browser.post("/files/rule", form | {"hidden_until_s": "soon"}).status == 422
+    # No pass could have it, so nobody could ever download the file.
+    page = browser.post("/files/rule", form | {"require_class": "golden"}).body.decode()
+    assert "There is no class &#39;golden&#39;; known: silver, gold." in page
     assert browser.post("/files/rule/remove", {"path": "/42.1/*"}).status == 303
     assert site.server.rules.own == ()
     assert not site.service.gate.parts.rules

@@ -138,9 +138,8 @@ async def export_statistics(ask: HandlerCall, query: StatisticsQuery) -> Answer:
     if query.until_s <= query.since_s:
         raise wrong("until_s", "The end must be after the start.")
     first_s, url = query.since_s // HOUR * HOUR, quote(query.path, safe="/~!$&'()*+,;=:@")
-    rows = await query_store(
-        ask.server.store, lambda s: read_hours(s, first_s, query.until_s, url, 200_000)
-    )
+    store, until_s = ask.server.store, query.until_s
+    rows = await query_store(store, lambda s: read_hours(s, first_s, until_s, url, 200_000))
     return csv_answer(
         "downloads.csv",
         ["hour", "file", "begun", "complete", "sent_bytes"],
@@ -175,8 +174,9 @@ async def put_rule(ask: HandlerCall, body: RuleIn) -> RuleOut:
     """Add or replace the rule of a pattern."""
     opens, registers = body.hidden_until_s, body.prequeue_from_s
     if registers is not None and (opens is None or registers >= opens):
-        text = "A pre-queue opens before the release, which needs a time."
-        raise wrong("prequeue_from_s", text)
+        raise wrong("prequeue_from_s", "A pre-queue opens before the release, which needs a time.")
+    if body.require_class:
+        known_class(ask, body.require_class, "require_class")
     given = body.model_dump(exclude_defaults=True)
     # A moment is Unix seconds here and a time with its zone there; what is left open stays out.
     rule = Rule.model_validate({name.removesuffix("_s"): value for name, value in given.items()})
@@ -187,13 +187,19 @@ async def put_rule(ask: HandlerCall, body: RuleIn) -> RuleOut:
     kept = opens and before and abs(seconds_of(before) - opens) < 60.0
     if opens is not None and opens <= ask.now and not kept:
         raise wrong("hidden_until_s", "This time is past: the files would be shown at once.")
-    most = 500
-    if at == most:
-        raise wrong("path", f"There can be at most {most} rules.")
+    if at == 500:
+        raise wrong("path", "There can be at most 500 rules.")
     rules[at : at + 1] = [rule]
     ask.server.rules.set_own(rules)
     ask.log("rule", f"set the rule for {rule.path}")
     return rule_out(Sourced(rule, "admin"))
+
+
+def known_class(ask: HandlerCall, name: str, field: str) -> None:
+    """Raises Problem 422 where no pass can have that class."""
+    if name not in (classes := ask.server.gate.settings.class_weights):
+        names = ", ".join(classes) or "none is set up on the policy page"
+        raise wrong(field, f"There is no class {name!r}; known: {names}.")
 
 
 @api.delete("/rules")

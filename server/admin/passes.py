@@ -11,6 +11,7 @@ from ..accounts.accounts import Scope
 from ..control.problems import Problem, wrong
 from ..store import queries
 from .app import HandlerCall
+from .files import known_class
 from .render import stamp
 from .router import Routes
 from .shapes import AsTime, Hour, ListQuery, SerialPath, Shape, Text
@@ -109,18 +110,15 @@ async def list_passes(ask: HandlerCall, query: ListQuery) -> PassesOut:
         for one in ask.server.passes.records()
         if query.q in one.serial or query.q in one.priority_class or query.q in one.note
     ]
-    return PassesOut(
-        total=len(found), passes=[PassOut.model_validate(one) for one in query.page(found)]
-    )
+    rows = [PassOut.model_validate(one) for one in query.page(found)]
+    return PassesOut(total=len(found), passes=rows)
 
 
 @api.post("/passes", status=201)
 async def issue_passes(ask: HandlerCall, body: PassesIn) -> PassesOut:
     """Issue priority passes."""
     settings = ask.server.gate.settings
-    if body.kind not in settings.class_weights:
-        names = ", ".join(settings.class_weights) or "none is set up on the policy page"
-        raise wrong("kind", f"There is no class {body.kind!r}; known: {names}.")
+    known_class(ask, body.kind, "kind")
     start_s = ask.now if body.not_before_s is None else body.not_before_s
     if body.expires_s <= start_s:
         raise wrong("expires_s", "The end must be after the start.")
