@@ -50,7 +50,7 @@ class ReportQuery(Shape):
     def period(self, now: float) -> Period:
         """The period that is asked for. Raises Problem 422."""
         until_s = self.until_s if self.until_s is not None else now - now % _GRAIN_S + _GRAIN_S
-        since_s = self.since_s if self.since_s is not None else until_s - _DAY_S
+        since_s = self.since_s if self.since_s is not None else max(0.0, until_s - _DAY_S)
         if until_s <= since_s:
             raise wrong("until_s", "The end must be after the start.")
         return Period(since_s, until_s, self.path)
@@ -244,18 +244,16 @@ def _address(period: Period) -> str:
 
 async def _own(ask: HandlerCall, query: ReportQuery, link: ShareOut | None = None) -> Answer:
     end_s = ask.now - ask.now % _GRAIN_S + _GRAIN_S
-    had = releases(ask.server.rules.all(), ask.now)
     spans = {"24 hours": _DAY_S, "7 days": 7 * _DAY_S, "30 days": 30 * _DAY_S}
-    host = ask.call.headers.get("host", "")
-    scheme = "https" if ask.call.secure else "http"
+    secure, host = ask.call.secure, ask.call.headers.get("host", "")
     return await _page(
         ask,
         query,
         "report.html",
         spans=[(word, _address(Period(end_s - span_s, end_s))) for word, span_s in spans.items()],
-        releases=[(one, _address(one)) for one in had],
+        releases=[(one, _address(one)) for one in releases(ask.server.rules.all(), ask.now)],
         address=_address(query.period(ask.now)),
-        link=f"{scheme}://{host}{link.path}" if link else "",
+        link=f"http{'s' if secure else ''}://{host}{link.path}" if link else "",
         expires_s=link.expires_s if link else None,
     )
 
