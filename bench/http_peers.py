@@ -31,8 +31,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import click
-
 from bench import mix
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
@@ -462,7 +460,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         peers = measure(Path(folder), rows, options)
     text = f"{table(rows, peers)}\n\n{worst(rows, peers)}"
-    click.echo(text)
+    print(text)
     if options.docs is not None:
         markdown.put_between_marks(options.docs, "bench.http_peers", text)
 
@@ -487,7 +485,7 @@ def measure(scratch: Path, rows: Sequence[Row], options: argparse.Namespace) -> 
                 for peer in peers[turn:] + peers[:turn]:
                     found = load(peer, row, options.seconds, scratch)
                     peer.results.setdefault(row.name, []).append(found)
-            click.echo(f"{row.name}: done", err=True)
+            print(f"{row.name}: done", file=sys.stderr, flush=True)
     return peers
 
 

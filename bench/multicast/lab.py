@@ -8,11 +8,11 @@ peers' daemons are.
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import os
 import statistics
 import sys
-
-import click
 
 from bench.multicast.bench import MulticastBench, TrialRow
 from bench.multicast.network import MulticastLab
@@ -40,70 +40,52 @@ def table(rows: list[TrialRow], losses: list[float], tools: list[str]) -> str:
     return markdown.table(["loss", *tools], lines)
 
 
-def _losses(ctx: click.Context, param: click.Parameter, text: str) -> list[float]:
-    try:
-        found = [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise click.BadParameter("write percentages such as 0,1,5,10", ctx, param) from error
+def _losses(text: str) -> list[float]:
+    found = [float(part) for part in text.split(",")]
     if not all(0 <= one < 100 for one in found):
-        raise click.BadParameter("a loss is from 0 to below 100 percent", ctx, param)
+        raise argparse.ArgumentTypeError("a loss is from 0 to below 100 percent")
     return found
 
 
-@click.command()
-@click.option("--receivers", type=click.IntRange(1, 200), default=8, show_default=True)
-@click.option("--mib", type=click.FloatRange(0.1, 4096), default=32, show_default=True)
-@click.option("--loss", "losses", default="0,1,5,10", show_default=True, callback=_losses)
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--tools", default="ours,uftp,udpcast,tcp", show_default=True)
-@click.option("--fec", default="auto", show_default=True, help="Our erasure code.")
-@click.option("--line", default=100.0, show_default=True, help="Mb/s of the sender's interface.")
-@click.option("--rate", type=float, help="Mb/s that ours is paced at; default 99.8 % of the line.")
-@click.option("--burst", type=float, help="The mean length of bursts of losses.")
-def lab(
-    receivers: int,
-    mib: float,
-    losses: list[float],
-    rounds: int,
-    tools: str,
-    fec: str,
-    line: float,
-    rate: float | None,
-    burst: float | None,
-) -> None:
+def main() -> None:
     """Measure multicast on this machine: network namespaces, real processes, peers beside."""
-    if os.geteuid() != 0:
-        click.echo("tidegate: this lab builds network namespaces; run it as root", err=True)
-        sys.exit(2)
-    names = [name for name in tools.split(",") if name]
-    unknown = [name for name in names if name != "ours" and name not in PEERS]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--receivers", type=int, choices=range(1, 201), default=8, metavar="N")
+    parser.add_argument("--mib", type=float, default=32.0)
+    parser.add_argument("--loss", type=_losses, default=[0.0, 1.0, 5.0, 10.0], help="%%, by commas")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tools", default="ours,uftp,udpcast,tcp")
+    parser.add_argument("--fec", default="auto", help="our erasure code")
+    parser.add_argument("--line", type=float, default=100.0, help="Mb/s of the sender's interface")
+    parser.add_argument("--rate", type=float, help="Mb/s of ours; default 99.8 %% of the line")
+    parser.add_argument("--burst", type=float, help="the mean length of bursts of losses")
+    given = parser.parse_args()
+    tools = given.tools.split(",")
+    unknown = [name for name in tools if name != "ours" and name not in PEERS]
     if unknown:
-        click.echo(
-            f"tidegate: no tool {unknown[0]!r}; there are ours, {', '.join(PEERS)}", err=True
-        )
-        sys.exit(2)
+        parser.error(f"no tool {unknown[0]!r}; there are ours, {', '.join(PEERS)}")
+    if os.geteuid() != 0:
+        parser.error("this lab builds network namespaces; run it as root")
     end_cleanly()
-    bench = MulticastBench(mib, fec, rate or 0.998 * line)
+    bench = MulticastBench(given.mib, given.fec, given.rate or 0.998 * given.line)
     try:
-        names = [name for name in names if name == "ours" or available(name)]
+        tools = [name for name in tools if name == "ours" or available(name)]
         rows = []
-        for _ in range(rounds):
-            for loss in losses:
-                for name in names:
-                    network = MulticastLab(receivers, loss, line, mean_burst=burst)
-                    row = bench.run(name, network)
-                    rows.append(row)
-                    click.echo(
-                        f"{row.tool}\t{row.loss:g} %\t{row.good}/{row.receivers} good\t"
-                        f"{row.ratio:.3f}\t{row.seconds:.2f} s\t{row.note}"
-                    )
-        click.echo("\n" + table(rows, losses, names))
+        for _, loss, name in itertools.product(range(given.rounds), given.loss, tools):
+            network = MulticastLab(given.receivers, loss, given.line, mean_burst=given.burst)
+            row = bench.run(name, network)
+            rows.append(row)
+            print(
+                f"{row.tool}\t{row.loss:g} %\t{row.good}/{row.receivers} good\t"
+                f"{row.ratio:.3f}\t{row.seconds:.2f} s\t{row.note}",
+                flush=True,
+            )
+        print(f"\n{table(rows, given.loss, tools)}")
     except LabFailed as fault:
-        click.echo(f"tidegate: the lab could not be built: {fault}", err=True)
-        sys.exit(1)
+        sys.exit(f"The lab could not be built: {fault}")
     finally:
         bench.close()
 
 
 if __name__ == "__main__":
-    lab()
+    main()
