@@ -269,11 +269,14 @@ def test_one_mirror_beyond_the_end_outvotes_nobody(told: int, is_outvoted: bool)
     ],
     ids=["the first mirror answers later", "the first mirror answers first", "most are others"],
 )
+@pytest.mark.parametrize("serves", [Serves.PARTS, Serves.WHOLE])
 def test_most_mirrors_tell_the_size_and_at_a_tie_the_first(
-    told: list[tuple[int, int]], alive: list[int]
+    told: list[tuple[int, int]], alive: list[int], serves: Serves
 ) -> None:
     (number, size), *others = told
     state = fetching(len(told), size)
+    for mirror in state.mirrors:
+        mirror.serves = serves
     state.mirrors[number].size_bytes = size
     for number, size in others:
         size_differs(state, state.mirrors[number], size)

@@ -466,7 +466,7 @@ def size_differs(state: State, mirror: Mirror, size: int | None) -> Actions:
         whose = "most mirrors have" if more > 0 else "the first mirror has"
         text = f"{whose} a copy of another size"
         return [*actions, *start_over(state, mirror, text)]
-    if state.others(mirror):
+    if any(other is not mirror for other in state.alive):
         return drop(state, mirror, DropReason.OTHER_SIZE)
     if certain:
         promised = f"where {state.size_bytes} are promised"
