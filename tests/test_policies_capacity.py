@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench.policies import lab
 from tidegate.policies.capacity import CAPACITY, Capacity
 from tidegate.policies.contract import Job
 from tidegate.policies.leases import Lease
@@ -113,3 +114,25 @@ def test_what_the_kernel_of_an_idle_reader_takes_is_no_speed() -> None:
             idle.took(10**9 - 2_000 * look)
             capacity.measured(idle, 4_000.0, False)
     assert capacity.typical_client_bytes_s == pytest.approx(1e6)
+
+
+@pytest.mark.parametrize(("line_bytes_s", "guess_bytes_s"), [(1e6, 250_000.0), (1e8, 1_000_000.0)])
+def test_a_client_is_taken_for_a_quarter_of_a_slow_line_before_any_was_seen(
+    line_bytes_s: float, guess_bytes_s: float
+) -> None:
+    configured, found = Capacity(), Capacity()
+    configured.configure(line_bytes_s)
+    found.observe(line_bytes_s, True, True, line_bytes_s, 10)
+    for capacity in (configured, found):
+        assert capacity.typical_client_bytes_s == pytest.approx(guess_bytes_s)
+        lease = Lease(1, Job("c", "f", 10**8, 10**8), 0.0, None, True)
+        capacity.measured(lease, 0.02 * line_bytes_s, False)
+        capacity.configure(2.0 * line_bytes_s)
+        assert capacity.typical_client_bytes_s == pytest.approx(0.02 * line_bytes_s), "one was seen"
+
+
+def test_a_burst_at_a_new_server_is_near_the_ideal() -> None:
+    """It took 1.19 of the shortest first when the first clients were taken for slow ones."""
+    crowd = lab.burst(1)
+    told_bytes_s = 0.98 * crowd.bandwidth_bytes_s
+    assert lab.simulated("fair", crowd, told_bytes_s) <= 1.13 * lab.ideal(crowd, ())

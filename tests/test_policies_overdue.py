@@ -283,7 +283,10 @@ def test_who_would_come_back_waits_in_its_request_while_its_turn_is_near() -> No
     settings = PolicySettings(slots=40, reserve_small=1, bandwidth_bytes_s=LINK)
     policy = make_policy("fair", settings, random.Random(1))
     policy.observe(LINK, True, 0.0, LINK)
-    first = [policy.offer(Job(f"first{number}", "/f", MB, MB), 0.0) for number in range(16)]
+    first = [
+        policy.offer(Job(f"first{number}", "/f", MB, MB, rate_bytes_s=CLIENT), 0.0)
+        for number in range(16)
+    ]
     for number, begun in enumerate(first):
         assert isinstance(begun, Admit)
         policy.progress(begun.lease, 1.0, MB // 4 if number == 0 else MB, CLIENT)
