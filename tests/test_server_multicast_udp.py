@@ -171,7 +171,9 @@ def test_a_network_that_is_gone_is_an_error() -> None:
         sender.send_one(b"x")
 
 
-@pytest.mark.parametrize("text", ["eth0", "300.1.1.1", "fe80::1%nothing-like-it", "2001:db8::7"])
+@pytest.mark.parametrize(
+    "text", ["eth0", "300.1.1.1", "192.0.2.7", "fe80::1%nothing-like-it", "2001:db8::7"]
+)
 def test_an_interface_that_is_none_is_a_sentence(text: str) -> None:
     with pytest.raises(ProtocolError):
         find_interface(text)

@@ -56,12 +56,8 @@ def tls_server(config: ServerConfig) -> TlsServer | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
     try:
-        return TlsServer(
-            config.tls_cert,
-            config.tls_key,
-            oldest=config.tls_min_version,
-            ciphers=config.tls_ciphers,
-        )
+        oldest, ciphers = config.tls_min_version, config.tls_ciphers
+        return TlsServer(config.tls_cert, config.tls_key, oldest=oldest, ciphers=ciphers)
     except BadCertificate as fault:
         raise CannotStart(str(fault)) from fault
 
@@ -229,9 +225,8 @@ def _unfit(number: int) -> CannotStart:
 
 
 def trusted_proxies(config: ServerConfig) -> TrustedProxies:
-    return TrustedProxies(
-        config.trusted_proxies, config.proxy_header, preface=config.proxy_protocol
-    )
+    networks, header = config.trusted_proxies, config.proxy_header
+    return TrustedProxies(networks, header, preface=config.proxy_protocol)
 
 
 class CertificateWatch:

@@ -86,6 +86,11 @@ def find_interface(text: str) -> Interface:
             f"{text!r} is no address of an interface; give an IPv4 or IPv6 address of this host"
         ) from error
     if parsed.version == 4:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.bind((str(parsed), 0))
+        except OSError as error:
+            raise ProtocolError(f"no interface here has the address {address}") from error
         return Interface(str(parsed))
     if name:
         try:
