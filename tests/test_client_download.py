@@ -253,6 +253,32 @@ def test_an_older_copy_of_the_same_size_is_not_mixed_in(
     assert result.sources[-1].dropped == "its copy differs from the others'"
 
 
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.2, 0.4])
+def test_pieces_of_a_mirror_that_was_left_out_convict_no_other(
+    virtual: VirtualRun, delay_s: float
+) -> None:
+    """The first mirror's copy or, once its pieces are known, the second's; never neither."""
+    parts = [
+        hashlib.sha256(WRONG[at : at + 100_000]).hexdigest() for at in range(0, 2_000_000, 100_000)
+    ]
+    text = (
+        '<metalink xmlns="urn:ietf:params:xml:ns:metalink"><file name="file.bin">'
+        f"<size>{len(WRONG)}</size><pieces length='100000' type='sha-256'>"
+        + "".join(f"<hash>{part}</hash>" for part in parts)
+        + "</pieces><url>http://nowhere.example/file.bin</url></file></metalink>"
+    )
+    beside = Behaviour(text.encode(), path="/file.bin.meta4", delay_s=delay_s)
+    with virtual.playing(beside) as (metalink,):
+        link = f'<{metalink.url}>; rel=describedby; type="application/metalink4+xml"'
+        copies = (
+            Behaviour(DATA, rate=RATE, ranges=False, etag='"a"'),
+            Behaviour(WRONG, rate=RATE, etag='"b"', headers=(("Link", link),)),
+        )
+        with virtual.playing(*copies) as mirrors:
+            virtual.get(*(mirror.url for mirror in mirrors))
+    assert virtual.path.read_bytes() in (DATA, WRONG)
+
+
 @pytest.mark.parametrize("size", [140_000, 600_000])
 def test_of_two_small_copies_that_differ_and_say_they_do_not_one_is_taken_whole(
     virtual: VirtualRun, size: int

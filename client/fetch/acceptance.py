@@ -182,7 +182,7 @@ def _learn(state: State, mirror: Mirror, found: Findings, size: int, now: float)
         wanted = len(state.mirrors) > 1 and not state.in_order
         if found.metalink is not None and not state.metalink_asked and wanted:
             state.metalink_asked = True
-            actions.append(do.FetchMetalink(found.metalink))
+            actions.append(do.FetchMetalink(found.metalink, mirror.number))
     if mirror.number == 0 and found.digest is not None:
         state.digest = found.digest
     return actions

@@ -77,9 +77,10 @@ class RequestSample(NamedTuple):
 
 
 class FetchMetalink(NamedTuple):
-    """Get the Metalink beside the file."""
+    """Get the Metalink beside the file, of which this mirror told."""
 
     url: Url
+    mirror: int
 
 
 class UseDigest(NamedTuple):

@@ -8,6 +8,7 @@ known and decided; here are the connections, the file and the clock.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from ..schedule.segments import UNKNOWN_SIZE, Segment, SegmentMap
 from ..storage.output import MemoryOutput, Output
 from ..storage.piece_writer import PieceWriter
 from . import actions as do
-from . import connections, events
+from . import connections, events, faults
 from .actions import Action
 from .content import BodyReceiver, CulpritSearch, DownloadedFile, make_segment_map
 from .decide import decide
@@ -272,14 +273,10 @@ class Download:
         match action:
             case do.StartOver():
                 self._start_over()
-            case do.FetchMetalink(url):
+            case do.FetchMetalink(url, teller):
                 # It names pieces, and perhaps more mirrors.
-                self.network.call_later(
-                    0.0,
-                    lambda: self._fetch_aside(
-                        url, LIMIT_BYTES, lambda data: self._read_metalink(url, data)
-                    ),
-                )
+                read = functools.partial(self._read_metalink, url, teller)
+                self.network.call_later(0.0, lambda: self._fetch_aside(url, LIMIT_BYTES, read))
             case do.SetSize(size_bytes) if intake is not None:
                 intake.writer.size_bytes = size_bytes
                 intake.segments.settle(size_bytes)
@@ -601,8 +598,10 @@ class Download:
         self._aside.append(aside)
         aside.start()
 
-    def _read_metalink(self, url: Url, data: bytes | None) -> None:
-        if data is None or self.writer is None or self.state.ended:
+    def _read_metalink(self, url: Url, teller: int, data: bytes | None) -> None:
+        # Its pieces would convict the mirror that is believed.
+        differs = self.state.mirrors[teller].dropped == faults.DropReason.DIFFERS
+        if data is None or differs or self.writer is None or self.state.ended:
             return
         try:
             documents = read_metalink(data, url)
