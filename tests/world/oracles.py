@@ -415,6 +415,8 @@ class TicketsLast(Oracle):
         super().__init__(world)
         #: Until when the ticket of a client that waits is good.
         self._until_s: dict[SimulatedClient, float] = {}
+        #: The last life of the server that knows this return.
+        self._known_to: dict[SimulatedClient, float] = {}
         #: The life of the server in which a client with a ticket had an answer of its file first.
         self._began: dict[SimulatedClient, int] = {}
         #: What it has had of its file.
@@ -447,6 +449,9 @@ class TicketsLast(Oracle):
         lasts_s = world.gate.settings.ticket_ttl_s if world.gate is not None else 0.0
         if status in (302, 503) and ticket:
             self._until_s[client] = now + float(fields.get("retry-after", "0")) + lasts_s
+            # An answer does not wait for an ill database: the next server may not know of it.
+            ill_s = max(world.database_slow_until_s, world.database_full_until_s)
+            self._known_to[client] = world.lives if now < ill_s + 1.0 else math.inf
         taken_out = world.has_fault("withdraw") or client.starts_lost > 1
         taken_out = taken_out or client.turned_away
         if status in (200, 206) and ticket:
@@ -457,6 +462,7 @@ class TicketsLast(Oracle):
             left = world.plan.files[client.file] - self._had.get(client, 0)
             ended = ended or left <= world.plan.buffer_bytes + self._ON_THE_WAY_BYTES
             until_s = until_s if ended else world.started_s + lasts_s
+        taken_out = taken_out or self._known_to.get(client, math.inf) < world.lives
         if status == 403 and now < until_s and not taken_out:
             self.broken(f"{client} came {until_s - now:.1f} s before its ticket ends: 403")
 
@@ -1294,6 +1300,9 @@ class CalledIsKept(Oracle):
         # A mover fills its kernel's buffers: the call waits in a queue on the line.
         way_s += 1.0 if world.plan.mover else 0.0
         disturbed = disturbed or way_s > 0.25 * world.plan.settings["admission.lease_idle_s"]
+        # Its own first request is not over for the server yet.
+        dropped_s = client.plan.comes_s + client.plan.misdeed_s
+        disturbed = disturbed or (client.plan.misdeed == "drop" and dropped_s >= called_s)
         # What a cut has held back arrives a moment after it.
         if status == 503 and not disturbed and world.cut_until_s + 1.0 < called_s:
             self.broken(f"{client} was called at {called_s:.3f} s, came, and is to wait")
