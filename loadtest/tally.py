@@ -51,7 +51,7 @@ class Histogram:
         """The value that `fraction` of all are at or below; None when nothing was counted."""
         if not self.count:
             return None
-        rank = max(1, math.ceil(fraction * self.count))
+        rank = math.ceil(fraction * self.count)
         for index in sorted(self.buckets):
             rank -= self.buckets[index]
             if rank <= 0:
