@@ -311,6 +311,17 @@ def test_every_request_has_the_answer_record_and_bill_of_the_parser(
         assert strict.answered == 0
 
 
+def test_a_long_range_is_logged_no_longer_than_by_the_parser(tmp_path: Path) -> None:
+    _filled(tmp_path)
+    part = b"bytes=" + b",".join(b"%d-%d" % (at, at) for at in range(200))
+    houses = [House(tmp_path, shortcuts=way, busy=False) for way in (True, False)]
+    for house in houses:
+        house.say([b"GET /a.bin HTTP/1.1\r\nHost: h\r\nRange: " + part + b"\r\n\r\n"])
+    assert houses[0].books() == houses[1].books()
+    assert houses[0].answered
+    assert houses[0].lines.entries[-1].range != part
+
+
 def test_an_answer_that_became_stale_is_charged_once(tmp_path: Path) -> None:
     _filled(tmp_path)
     fast, strict = (House(tmp_path, shortcuts=way, busy=True) for way in (True, False))

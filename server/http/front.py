@@ -465,7 +465,7 @@ class Front:
                     "HTTP/1.1" if old is None else "HTTP/1.0",
                     (agent or b"").rstrip()[:LONGEST_FIELD],
                     (referer or b"")[:LONGEST_TARGET],
-                    part or b"",
+                    (part or b"")[:LONGEST_FIELD],
                     is_tls,
                     0.0,
                     factory.wall(),
