@@ -406,6 +406,12 @@ def test_a_page_by_its_pieces_is_the_page_that_the_template_makes(
         assert one == other
 
 
+def test_an_empty_message_of_the_waiting_page_indents_nothing() -> None:
+    """It is a flex item even while it is empty, so it stands behind the others."""
+    html = (Path(__file__).parent.parent / "templates" / "waiting.html").read_text()
+    assert html.index('data-live="notify"') < html.index('id="sound"') < html.index('live="told"')
+
+
 # -- rules and tools ---------------------------------------------------------------------------
 
 
