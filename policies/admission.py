@@ -50,6 +50,7 @@ from .contract import (
     TicketState,
     Wait,
 )
+from .estimate.later_answers import later_answer
 from .estimate.retry import RETRY, RetryAdvice, longest_return_s
 from .hooks import Policy
 from .laws.aside import AsideTickets
@@ -966,7 +967,7 @@ class AdmissionPolicy:
         doubtful = new and self.estimator.no_shows.doubtful
         retry = advice.retry_s(min(slot_s, told.soonest_s), doubtful)
         away = self._away_s(row, slot_s, retry)
-        stated = self._estimate(told, away, small=small)
+        stated = self._later_start(row, self._estimate(told, away, small=small), now)
         if table.raw[row] == 0.0:
             table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
             table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s
@@ -998,13 +999,12 @@ class AdmissionPolicy:
         table, small = self.queue.table, self._room.is_small(row)
         raw = self.policy.ticket_end(row, stated, now)
         done = self.estimator.ends.estimate(raw, small=small, away=not table.present[row])
-        # Starts and ends are corrected apart, and none ends before it starts.
-        least = stated.expected_s + raw.own_s, stated.p90_s + raw.own_s
-        done = Estimate(max(done.expected_s, least[0]), max(done.p90_s, least[1]))
+        done = _no_sooner(done, stated, raw.own_s)
         if table.end_raw[row] == 0.0 and table.raw[row] > 0.0 and not table.polls[row]:
             table.end_raw[row] = raw.end_s
             table.end_told[row], table.end_bound[row] = done.expected_s, done.p90_s
-        return replace(stated, done=done)
+            return replace(stated, done=done)
+        return replace(stated, done=_no_sooner(self._later_end(row, done, now), stated, raw.own_s))
 
     def _slot_s(self, row: int, told: Forecast, small: bool) -> float:
         """When a slot is likely to be there for a client that waits elsewhere.
@@ -1050,7 +1050,21 @@ class AdmissionPolicy:
         small = self._room.is_small(row)
         promised_s = self.queue.table.promise_s[row] - now
         away = self._away_s(row, self._slot_s(row, told, small), promised_s)
-        return self._with_end(row, self._estimate(told, away, small=small), now)
+        stated = self._later_start(row, self._estimate(told, away, small=small), now)
+        return self._with_end(row, stated, now)
+
+    def _later_start(self, row: int, stated: Estimate, now: float) -> Estimate:
+        """Beside the first one that was told; the bound of one given back is below 0."""
+        table = self.queue.table
+        first = Estimate(table.expected[row], table.bound[row])
+        return later_answer(first, now - table.issued_s[row], stated)
+
+    def _later_end(self, row: int, done: Estimate, now: float) -> Estimate:
+        table = self.queue.table
+        if table.given_back[row]:
+            return done
+        first = Estimate(table.end_told[row], table.end_bound[row])
+        return later_answer(first, now - table.issued_s[row], done)
 
     def done(self, lease: int, now: float) -> Estimate | None:
         """When the last byte of this running or paused download is expected; None: unknown."""
@@ -1060,7 +1074,10 @@ class AdmissionPolicy:
         if not held.large:
             return Estimate(self.estimator.held_by_small_s, self.estimator.held_by_small_s)
         raw = self.policy.lease_end(held, now)
-        return self.estimator.ends.estimate(raw, small=False, away=False)
+        done = self.estimator.ends.estimate(raw, small=False, away=False)
+        if held.ticket is None:
+            return done
+        return self._later_end(self.queue.table.rows[held.ticket], done, now)
 
     # -- the queue laid out ------------------------------------------------------------------------
 
@@ -1298,6 +1315,12 @@ class AdmissionPolicy:
             slotless=len(pool.slotless),
             doubted=pool.doubted,
         )
+
+
+def _no_sooner(done: Estimate, start: Estimate, own_s: float) -> Estimate:
+    """Starts and ends are corrected apart, and none ends before it starts."""
+    least_s, bound_s = start.expected_s + own_s, start.p90_s + own_s
+    return Estimate(max(done.expected_s, least_s), max(done.p90_s, bound_s))
 
 
 def _kept_for_due_s(takes_s: float) -> float:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from operator import sub
 
 #: Edges between the orders, seconds.
@@ -47,7 +48,7 @@ _NARROW = 0.5
 #: The greatest width of a bound, as a factor.
 _WIDE = 4.0
 #: No bound is nearer to the told time than this (logarithm).
-_FLOOR = 0.02
+FLOOR = 0.02
 #: No bound is further from the told time than this (logarithm), unless a tenth of the waits was.
 _FURTHEST = math.log(4.0)
 #: Shorter times count as this, seconds.
@@ -63,6 +64,14 @@ HERE = (0.35, 0.3, 0.3, 0.25, 0.2)
 AWAY = (0.6, 0.45, 0.35, 0.35, 0.3)
 #: No expectation is corrected by more than this (logarithm).
 _MOST = 3.0
+
+
+def next_below(values: Sequence[float], q: float) -> float:
+    """What the next one stays below with probability q, by these in order, interpolated."""
+    # Of n seen, the next falls below the i-th smallest with probability i / (n + 1).
+    at = min(len(values) - 1.0, max(0.0, q * (len(values) + 1) - 1.0))
+    low = min(int(at), len(values) - 2)
+    return values[low] + (at - low) * (values[low + 1] - values[low]) if low >= 0 else values[0]
 
 
 class _Window:
@@ -91,16 +100,8 @@ class _Window:
         insort(self._sorted, value)
 
     def quantile(self, q: float) -> float:
-        """The value that the part q of the next ones is likely to stay below, interpolated."""
-        values = self._sorted
-        # Of n seen, the next falls below the i-th smallest with probability i / (n + 1).
-        at = q * (len(values) + 1) - 1.0
-        if at <= 0.0:
-            return values[0]
-        if at >= len(values) - 1:
-            return values[-1]
-        low = int(at)
-        return values[low] + (at - low) * (values[low + 1] - values[low])
+        """The value that the part q of the next ones is likely to stay below."""
+        return next_below(self._sorted, q)
 
     def centre(self) -> float:
         """The middle of the shortest interval that holds half of the values."""
@@ -201,7 +202,7 @@ class WaitBounds:
         spread = max(self._first[order], math.log1p(DEVIATIONS * unsure))
         spread += weight * (quantile - spread)
         spread = min(spread * self._width, max(_FURTHEST, spread))
-        return math.exp(max(_FLOOR, spread))
+        return math.exp(max(FLOOR, spread))
 
 
 def _ratio(actual_s: float, told_s: float, least_actual_s: float, least_told_s: float) -> float:

@@ -29,6 +29,8 @@ class EndForecast(NamedTuple):
     unsure: float
     #: How long after its start the end is at least, after calibration.
     own_s: float = 0.0
+    #: The bound is no sooner: when it ends if its client is a slow one.
+    slow_s: float = 0.0
 
     def after(self, start: Estimate) -> EndForecast:
         """The same of a download that is told this start.
@@ -92,7 +94,7 @@ class ToldEnds:
         calibrator, bounds = self._of(small, away)
         base_s = max(raw.end_s, _SOONEST_S)
         told_s = base_s * calibrator.centre(base_s)
-        return Estimate(told_s, told_s * bounds.beyond(told_s, raw.unsure))
+        return Estimate(told_s, max(raw.slow_s, told_s * bounds.beyond(told_s, raw.unsure)))
 
     def ended(
         self,

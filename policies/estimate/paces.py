@@ -59,6 +59,10 @@ class Paces:
         """The mean of at least one."""
         return math.fsum(self._paces.values()) / len(self._paces)
 
+    def below(self, slowest: float) -> list[float]:
+        """Those below this, in order."""
+        return sorted([pace for pace in self._paces.values() if pace < slowest])
+
     @property
     def deviation(self) -> float:
         """The standard deviation as a part of the mean; 0 before any is known."""
