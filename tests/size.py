@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_156, 95),
     "protocol": Size(4_663, 70),
-    "server": Size(44_039, 331),
+    "server": Size(44_069, 331),
     "client": Size(14_303, 42),
     "loadtest": Size(6_879, 53),
     "bench": Size(4_778, 50),

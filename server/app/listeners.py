@@ -9,7 +9,8 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -230,18 +231,39 @@ def trusted_proxies(config: ServerConfig) -> TrustedProxies:
 
 
 class CertificateWatch:
-    """Has a renewed certificate read when its files change; running connections keep the old."""
+    """Has a renewed certificate read when its files change; running connections keep the old.
 
-    def __init__(self, reactor: Clock, server: TlsServer) -> None:
+    Once a day it warns of one that expires within a week, or has expired.
+    """
+
+    def __init__(
+        self, reactor: Clock, server: TlsServer, wall: Callable[[], float] = time.time
+    ) -> None:
         self._server = server
+        self._wall = wall
         self._timer = Repeat(reactor, 10.0, self._look)
+        self._days = Repeat(reactor, 86_400.0, self._warn)
 
     def start(self) -> None:
         """Look every ten seconds."""
+        self._warn()
         self._timer.start()
+        self._days.start()
 
     def stop(self) -> None:
         self._timer.stop()
+        self._days.stop()
+
+    def _warn(self) -> None:
+        try:
+            left_days = (self._server.until_s() - self._wall()) / 86_400.0
+        except (OSError, ValueError):
+            # The next look tells what is wrong with the files.
+            return
+        if left_days <= 0.0:
+            _log.error("The certificate has expired, and clients refuse it: renew it.")
+        elif left_days <= 7.0:
+            _log.warn("The certificate expires in {days:.1f} days: renew it.", days=left_days)
 
     def read_now(self) -> None:
         """Read the files now; a fault is logged, and the old certificate goes on."""

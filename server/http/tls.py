@@ -51,6 +51,14 @@ class TlsServer:
         """
         self._read, self._context = self._state_of_files(), self._load()
 
+    def until_s(self) -> float:
+        """When the certificate in the file expires, seconds since 1970."""
+        # A slow import, which only a server with TLS needs.
+        from cryptography.x509 import load_pem_x509_certificate
+
+        found = load_pem_x509_certificate(self._certificate.read_bytes())
+        return found.not_valid_after_utc.timestamp()
+
     @property
     def has_changed(self) -> bool:
         """Whether the files are others than those that were read."""

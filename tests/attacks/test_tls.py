@@ -9,10 +9,12 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from twisted.internet.task import Clock
+from twisted.logger import LogEvent, formatEvent, globalLogPublisher
 
 from tests.running import RunningServer, make_release, serving, wait_for
 from tidegate.server.app.listeners import CertificateWatch
@@ -106,6 +108,29 @@ def test_changed_files_are_read_by_themselves_and_faults_change_nothing(tmp_path
     assert tls._context is not first
     watch.stop()
     assert not clock.getDelayedCalls()
+
+
+def test_a_certificate_that_ends_soon_is_told_once_a_day(tmp_path: Path) -> None:
+    """One that had expired served for weeks without a word, and every client refused it."""
+    certify(tmp_path, "two days")
+    tls = TlsServer(tmp_path / "cert.pem", tmp_path / "key.pem")
+    clock, lines = Clock(), list[str]()
+    watch = CertificateWatch(clock, tls, wall=lambda: time.time() + clock.seconds())
+
+    def note(event: LogEvent) -> None:
+        lines.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(note)
+    try:
+        watch.start()
+        clock.pump([86_400.0] * 3)
+    finally:
+        globalLogPublisher.removeObserver(note)
+        watch.stop()
+    told = [line for line in lines if "expire" in line]
+    assert told[:2] == [f"The certificate expires in {days}.0 days: renew it." for days in (2, 1)]
+    assert told[-1] == "The certificate has expired, and clients refuse it: renew it."
+    assert len(told) == 4
 
 
 def test_only_ciphers_with_forward_secrecy_are_spoken(tmp_path: Path) -> None:
