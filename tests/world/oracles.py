@@ -413,8 +413,9 @@ class TicketsLast(Oracle):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        #: Until when the ticket of a client that waits is good.
+        #: Until when the ticket of a client that waits is good, and when it was told so.
         self._until_s: dict[SimulatedClient, float] = {}
+        self._told_s: dict[SimulatedClient, float] = {}
         #: The last life of the server that knows this return.
         self._known_to: dict[SimulatedClient, float] = {}
         #: The life of the server in which a client with a ticket had an answer of its file first.
@@ -449,11 +450,15 @@ class TicketsLast(Oracle):
         lasts_s = world.gate.settings.ticket_ttl_s if world.gate is not None else 0.0
         if status in (302, 503) and ticket:
             self._until_s[client] = now + float(fields.get("retry-after", "0")) + lasts_s
+            self._told_s[client] = now
             # An answer does not wait for an ill database: the next server may not know of it.
             ill_s = max(world.database_slow_until_s, world.database_full_until_s)
             self._known_to[client] = world.lives if now < ill_s + 1.0 else math.inf
         taken_out = world.has_fault("withdraw") or client.starts_lost > 1
         taken_out = taken_out or client.turned_away
+        # An older journal has the download that it lost before that, and keeps it from then on.
+        older = world.journal_lost_s >= self._told_s.get(client, math.inf)
+        taken_out = taken_out or (older and client in self._had)
         if status in (200, 206) and ticket:
             self._began.setdefault(client, world.lives)
         elif status == 403 and self._began.pop(client, world.lives) < world.lives:
