@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from twisted.logger import globalLogBeginner
+
 from .past import bring_back
 
 
@@ -37,6 +39,9 @@ def main() -> int:
     words.add_argument("--svg", type=Path, help="draw its timeline into this file")
     words.add_argument("--past", help="bring this fault of the past back")
     asked = words.parse_args()
+    # Each world hears its log itself. What ends its processes goes through Deferreds: a log that
+    # has not begun would print that.
+    globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     if asked.past is not None:
         bring_back(asked.past)
 
