@@ -123,8 +123,8 @@ PAST: tuple[PastFault, ...] = (
         "left-before-start-keeps-slot",
         "791b0ba",
         "server.admission.gate",
-        "        if visit.request.finished:\n            self.leases.left(download)",
-        "        if visit.request.finished:\n            pass",
+        "                self.leases.left(self._begin(decision, visit.job, None))",
+        "                self._begin(decision, visit.job, None)",
     ),
     PastFault(
         "cancel-frees-no-slot",
