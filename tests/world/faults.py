@@ -43,6 +43,13 @@ def _kill(world: World, fault: FaultPlan) -> None:
         world.schedule.after(0.2 + fault.for_s / 4, _start_again, world)
 
 
+def _kill_again(world: World, fault: FaultPlan) -> None:
+    """A server that does not stay up: it is killed some seconds after each of two starts."""
+    for number in range(3):
+        after_s = number * (1.5 + fault.for_s * fault.pick)
+        world.schedule.after(after_s, _kill, world, fault)
+
+
 def _restart(world: World, fault: FaultPlan) -> None:
     life = world.life
     if isinstance(life, ServerLife) and life.leads:
@@ -437,6 +444,7 @@ class SilentPeer:
 
 FAULT_OF: Mapping[str, Callable[[World, FaultPlan], None]] = {
     "kill": _kill,
+    "kill again": _kill_again,
     "restart": _restart,
     "lose journal": _lose_journal,
     "stall": _stall,

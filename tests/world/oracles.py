@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidegate.policies.contract import BRIEF_BYTES, ELSEWHERE
+from tidegate.policies.queue.tickets import READY
 from tidegate.server.http.proxies import block_of
 from tidegate.server.store.journal import read_journal
 
@@ -734,7 +735,7 @@ class PlacesNeverRise(Oracle):
     sentence = "The place that a client is shown is the order of told starts. It never rises."
 
     #: Faults that change no place but by a restart.
-    _RESTARTS: ClassVar[set[str]] = {"kill", "restart", "stall", "wall", "touch"}
+    _RESTARTS: ClassVar[set[str]] = {"kill", "kill again", "restart", "stall", "wall", "touch"}
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -792,6 +793,45 @@ class PlacesNeverRise(Oracle):
     def _back(self) -> int:
         """How many downloads have ended with a server and were asked for since."""
         return len(self.world.started_tickets & self._asked)
+
+
+class TurnsAreLeft(Oracle):
+    """No ticket starts while an older one is due whose client comes back as it was told."""
+
+    document = "docs/policies.md"
+    sentence = "its turn to those before it who are due within a tenth of its download's time."
+
+    #: All are due for this time around their return, however short downloads are.
+    _DUE_S = 0.5
+    #: What an operator or a client changed before that has other causes.
+    _CALM_S = 5.0
+
+    def heard(self, client: SimulatedClient, status: int, fields: Mapping[str, str]) -> None:
+        world, gate = self.world, self.world.gate
+        number = self.world.number_of(client, fields)
+        if gate is None or number is None or status not in (200, 206) or "etag" not in fields:
+            return
+        # With one slot, and by numbers alone, it is known who is before whom.
+        alone = gate.settings.slots == 1 and gate.policy.name == "ticket" and world.lives == 1
+        if not alone or world.is_crowded or client.body_bytes or client.file == "/SMALL.txt":
+            return
+        if any(map(world.has_fault, ("promote", "policy", "settings", "pass"))):
+            return
+        way_s = world.plan.latency_s + world.plan.buffer_bytes / world.network.wire.rate_bytes_s
+        now = gate.now()
+        if world.caused_since(world.schedule.now - self._CALM_S) or way_s >= self._DUE_S:
+            return
+        table = gate.policy.queue.table
+        for row in gate.policy.queue.table.rows.values():
+            older = table.number[row] < number and table.state[row] == READY
+            small = table.size[row] < gate.settings.small_below_bytes
+            # Called before its time, it may stand behind.
+            if not older or small or table.present[row] or table.given_back[row]:
+                continue
+            if now - self._DUE_S <= table.promise_s[row] <= now - way_s + self._DUE_S:
+                due_s = table.promise_s[row] - now
+                self.broken(f"{client} starts, and ticket {table.number[row]} is due in {due_s} s")
+                return
 
 
 class MirrorsFollow(Oracle):
@@ -1358,6 +1398,7 @@ ORACLES: tuple[type[Oracle], ...] = (
     ReadersKeepTheirSlots,
     HeldClientsHear,
     PlacesNeverRise,
+    TurnsAreLeft,
     MirrorsFollow,
     NobodyWaitsForEver,
     LineIsUsed,

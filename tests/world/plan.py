@@ -54,10 +54,11 @@ FAULTS: Mapping[str, int] = {
     "look": 9,
 }
 #: What is drawn for a rare theme alone.
-_RARE_FAULTS: Mapping[str, int] = {"give up": 5}
+_RARE_FAULTS: Mapping[str, int] = {"give up": 5, "kill again": 2}
 #: What happens to one of several processes, instead of what happens to one alone.
 FLEET_FAULTS: Mapping[str, tuple[str, ...]] = {
     "kill": ("kill process", "kill process", "lose machine"),
+    "kill again": ("kill process",),
     "restart": ("stop machine",),
     "lose journal": ("cut off",),
     "stall": ("stall process",),
@@ -94,6 +95,12 @@ _SHARED, _MOST_PEERS = 0.1, 6
 _CAST, _MOST_RECEIVERS = 0.04, 5
 #: The part of the worlds that publish a channel, which a mirror follows.
 _MIRRORED, _MOST_VERSIONS = 0.06, 5
+#: The part of the worlds that are small, and of those with a rare theme. A small one takes a third
+#: of the time, and most that goes wrong needs few clients.
+_SMALL, _RARELY_SMALL = 0.25, 0.9
+_SMALL_CLIENTS, _SMALL_FAULTS = 5, 4
+#: The part of these whose clients are of one network.
+_SMALL_CROWD = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +159,13 @@ _RARE_THEMES = (
     Theme(("cut", "give up", "database slow"), ("soon done", "soon done", ""), _KEEPERS),
     Theme((), programs=("browser",), small=0.6, policy="ticket"),
     Theme((), programs=("tidegate", "browser", "curl-retry"), policy="ticket"),
+    Theme((), programs=("tidegate", "browser"), deeds=("ask early",), policy="ticket"),
+    Theme(("kill", "kill again"), ("", "503"), ("tidegate", "browser", "curl"), policy="ticket"),
+    Theme(("lose journal", "kill again"), ("", "503"), _KEEPERS, policy="ticket"),
+    Theme(("lose journal",), ("", "503"), (*_KEEPERS, "curl-retry"), lasts_s=(0.5, 2.0)),
+    Theme(("database full", "database slow"), ("asked", "503", "200"), lasts_s=(0.5, 1.5)),
 )
-_RARELY = 0.3
+_RARELY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +258,8 @@ def draw_plan(seed: int) -> WorldPlan:
     span_s = rng.choice([5.0, 20.0, 60.0])
     theme = rng.choice(THEMES) if rng.random() < _THEMED else None
     rare = random.Random(f"theme {seed}")
-    if rare.random() < _RARELY:
+    is_rare = rare.random() < _RARELY
+    if is_rare:
         theme = rare.choice(_RARE_THEMES)
     programs = rng.sample(sorted(MANNERS.keys() - {"get"}), rng.randint(1, 6))
     # Its clock costs as much as ten other clients.
@@ -391,7 +404,7 @@ def draw_plan(seed: int) -> WorldPlan:
             )
             for _ in range(secure.randint(0, 3))
         ]
-    return WorldPlan(
+    plan = WorldPlan(
         seed=seed,
         policy=policy,
         settings=settings,
@@ -409,6 +422,52 @@ def draw_plan(seed: int) -> WorldPlan:
         proxied=proxied,
         mover=mover,
         is_secure=is_secure,
+    )
+    part = _SMALL
+    if is_rare:
+        part = _RARELY_SMALL
+    small = random.Random(f"small {seed}")
+    return _small(plan, theme, small) if small.random() < part else plan
+
+
+def _small(plan: WorldPlan, theme: Theme | None, rng: random.Random) -> WorldPlan:
+    """The same with one process, one slot, few clients and faults, and nothing beside them."""
+    files = {"/SMALL.txt": plan.files["/SMALL.txt"]}
+    for path in ("/big0.iso", "/big1.iso")[: rng.randint(1, 2)]:
+        files[path] = max(300_000, int(plan.line_bytes_s * rng.uniform(1.0, 6.0)))
+    small_too = theme.small if theme is not None and theme.small else rng.choice([0.0, 0.0, 0.3])
+    crowd, span_s = rng.random() < _SMALL_CROWD, rng.choice([3.0, 12.0])
+    big = [name for name in files if name != "/SMALL.txt"]
+    clients = []
+    for number in range(rng.randint(2, _SMALL_CLIENTS)):
+        one = rng.choice(plan.clients)
+        clients.append(
+            dataclasses.replace(
+                one,
+                name=f"client-{number}",
+                program="tidegate" if one.program == "get" else one.program,
+                address=f"198.18.{0 if crowd else number}.{number + 1}",
+                file="/SMALL.txt" if rng.random() < small_too else rng.choice(big),
+                comes_s=rng.uniform(0.5, span_s),
+            )
+        )
+    suffers = [one for one in plan.faults if one.kind in FAULTS or one.kind in _RARE_FAULTS]
+    faults = [
+        dataclasses.replace(one, at_s=rng.uniform(0.3, span_s if one.trigger else span_s + 8.0))
+        for one in rng.sample(suffers, min(len(suffers), _SMALL_FAULTS))
+    ]
+    rooms = ("torrent.", "mirrors", "multicast.", "gate.")
+    settings = {name: one for name, one in plan.settings.items() if not name.startswith(rooms)}
+    return dataclasses.replace(
+        plan,
+        settings=settings | {"admission.slots": 1, "admission.reserve_small": 0},
+        files=files,
+        clients=tuple(sorted(clients, key=lambda one: one.comes_s)),
+        faults=tuple(sorted(faults, key=lambda one: one.at_s)),
+        machines=0,
+        nodes=0,
+        mover="",
+        is_secure=False,
     )
 
 

@@ -52,14 +52,14 @@ def test_the_same_seed_has_the_same_history(seed: int) -> None:
 
 @pytest.mark.timeout(400)
 def test_neither_hashes_nor_earlier_worlds_change_a_history() -> None:
-    """348 has a download of four parts, under Fair; in 453 the operator looks at the metrics.
+    """348 has a download of four parts, under Fair; in 501 the operator looks six times.
 
-    504 has two machines, of which one is lost. In 3598 a person asks for a secret of an
-    authenticator, and the length of its picture is time on the line. 51 sends by multicast, a
-    mirror follows a channel in 140. In 1995 Apache stands before a gate. Clients
-    of 102 speak TLS.
+    108 has two machines, of which one is lost. In 3598 a person asks for a secret of an
+    authenticator, and the length of its picture is time on the line. 763 sends by multicast, a
+    mirror follows a channel in 264. In 1995 Apache stands before a gate. Clients
+    of 433 speak TLS. 3 is small.
     """
-    seeds = ["348", "453", "348", "130", "504", "26", "419", "3598", "51", "140", "1995", "102"]
+    seeds = ["348", "501", "348", "3", "108", "26", "419", "3598", "763", "264", "1995", "433"]
 
     def digests(hash_seed: str, seeds: list[str]) -> list[str]:
         command = [PYTHON, "-c", DIGESTS, *seeds]
@@ -93,7 +93,7 @@ def test_each_promise_of_the_documents_has_an_oracle_or_a_reason(document: str) 
     assert not reasons, "these stand in the document no more"
 
 
-@pytest.mark.parametrize("seed", [3, 26, 454])
+@pytest.mark.parametrize("seed", [3, 26, 281])
 def test_worlds_keep_their_promises(seed: int) -> None:
     assert run_plan(draw_plan(seed)).broken_promises == []
 
