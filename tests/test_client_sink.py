@@ -111,6 +111,15 @@ def test_a_digest_learnt_late_is_checked_too() -> None:
     assert not one.right()
 
 
+def test_wrong_bytes_at_the_end_of_what_is_hashed_are_hashed_anew() -> None:
+    one = PieceWriter(Memory(), len(DATA))
+    one.use_digest(("sha256", hashlib.sha256(DATA).digest()))
+    one.write_at(0, DATA[:100] + b"x" * 100)
+    one.forget(100, 200)
+    one.write_at(100, DATA[100:])
+    assert one.right()
+
+
 def test_a_ring_moves_over_the_file() -> None:
     ring = RingStorage(100)
     ring.write(50, DATA[50:100])
@@ -140,8 +149,12 @@ def test_a_journal_remembers_what_arrived(tmp_path: Path) -> None:
     journal = Journal(path)
     assert journal.identity is None
     journal.start(Identity(1000, {"http://a/": '"x"'}, "sha256:00"), IntervalSet(), set())
-    journal.note(IntervalSet([(0, 300), (400, 500)]), {0})
-    journal.note(IntervalSet([(0, 200), (400, 600)]), {0, 1})
+    have = IntervalSet([(0, 300), (400, 500)])
+    journal.note(have, {0})
+    # The same object, as a download has one that changes.
+    have.remove(200, 300)
+    have.add(500, 600)
+    journal.note(have, {0, 1})
     with pytest.raises(LocalProblem, match="another download"):
         Journal(path)
     journal.close()

@@ -185,6 +185,33 @@ def test_old_versions_leave_the_index_and_the_disk(site: Site) -> None:
     assert index_path("main") in repository.targets()
 
 
+def test_signatures_are_renewed_once_half_their_time_is_over(site: Site) -> None:
+    """A channel that does not change stays valid, however long."""
+    metadata = site.publish_dir / "metadata"
+
+    def signed() -> dict[str, int]:
+        found = (path.name.split(".")[:2] for path in metadata.glob("*.*.json"))
+        return {role: int(number) for number, role in sorted(found, key=lambda one: int(one[0]))}
+
+    site.publish()
+    first = signed()
+    for days, more in ((180.0, 0), (5.0, 1), (180.0, 1)):
+        site.now += days * 86_400.0
+        assert not site.publish().changed
+        for role in ("snapshot", "targets"):
+            assert signed()[role] == first[role] + more, (role, days)
+
+
+def test_a_follower_that_reads_metadata_now_still_finds_those_before(site: Site) -> None:
+    for number in range(4):
+        (site.tree / "count").write_bytes(b"%d" % number)
+        site.publish()
+    for role in ("snapshot", "targets"):
+        found = (site.publish_dir / "metadata").glob(f"*.{role}.json")
+        numbers = sorted(int(path.name.split(".")[0]) for path in found)
+        assert numbers == [numbers[-1] - 1, numbers[-1]], role
+
+
 def test_a_second_publish_waits_its_turn(site: Site) -> None:
     from tidegate.server.mirror.publish import Publisher
 

@@ -925,6 +925,8 @@ def test_records_come_back_as_they_were_written(database: Database) -> None:
         ledger.write_digest(connection, "8:1:2", {"sha256": "00"}, 1.0)
         ledger.write_digest(connection, "8:1:2", {"sha256": "ff"}, 2.0)
         assert ledger.read_digest(connection, "8:1:2") == {"sha256": "ff"}
+        ledger.forget(connection, 90 * 86_400.0 + 1.0)
+        assert ledger.read_digest(connection, "8:1:2") == {"sha256": "ff"}
         ledger.forget(connection, 90 * 86_400.0 + 3.0)
         assert ledger.read_digest(connection, "8:1:2") is None
 
@@ -936,10 +938,13 @@ def test_records_come_back_as_they_were_written(database: Database) -> None:
 
         ledger.write_events(
             connection,
-            [EventRecord(1.0, "login", "ann logged in"), EventRecord(2.0, "store", "100% full")],
+            [EventRecord(1.0, "login", "ann came in"), EventRecord(2.0, "store", "100% full")],
         )
         assert [event.text for event in ledger.read_events(connection, 9, text="100%")] == [
             "100% full"
+        ]
+        assert [event.text for event in ledger.read_events(connection, 9, text="login")] == [
+            "ann came in"
         ]
         assert [event.kind for event in ledger.read_events(connection, 9)] == ["store", "login"]
         assert ledger.read_events(connection, 9, kind="login")[0].level == "info"

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tidegate.client.cli import folder
 from tidegate.client.cli.folder import read_listing
+from tidegate.client.fetch.options import Options
 from tidegate.client.net.answers import Fields, read
 from tidegate.client.net.http import Connection
 from tidegate.client.net.network import Cancellable, Endpoint, Receiver
@@ -41,6 +43,26 @@ def test_a_listing_that_no_parser_bears_has_the_links_before(odd: bytes) -> None
     base = parse("http://a.example/x/")
     assert read_listing(odd, base) == ({}, [])
     assert read_listing(b"<a href=a>" + odd, base) == ({base.join("a"): ""}, [])
+
+
+def test_links_that_sort_a_listing_are_no_files() -> None:
+    """Apache has them in each listing; another copy of each file would be fetched."""
+    base = parse("http://a.example/x/")
+    page = b"<a href='?C=N;O=D'>Name</a><a href='a.iso?view'>look</a><a href=a.iso>a.iso</a>"
+    assert read_listing(page, base) == ({base.join("a.iso"): ""}, [])
+
+
+def test_a_folder_that_contains_itself_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(url: str, options: Options) -> bytes:
+        asked.append(url)
+        assert len(asked) < 100
+        return b"<a href=again/>again</a><a href=a.iso>a.iso</a>"
+
+    monkeypatch.setattr(folder, "fetch_bytes", answer)
+    found = folder.walk(parse("http://a.example/x/"), Options())
+    assert len(found) == len(asked) == folder.TUNING.most_levels + 1
 
 
 def test_what_a_server_says_in_plain_text_is_told_without_control_characters() -> None:
