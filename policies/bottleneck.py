@@ -118,7 +118,8 @@ class Sample(NamedTuple):
     sockets take no more just now (and that nothing else holds it back), `shut` that its peer's
     window is shut: its program is what limits it, and it tells nothing of the line. `lossy` says
     that bytes of it were lost on the way and have not arrived again, as far as that is known.
-    `in_slow_start`: it grows by itself, so its rate counts as that of a newcomer.
+    `in_slow_start`: it grows by itself, so its rate counts as that of a newcomer. `round_trip_s` is
+    the shortest one that its connection has seen; 0: not known.
     """
 
     lease: int
@@ -128,6 +129,7 @@ class Sample(NamedTuple):
     shut: bool = False
     lossy: bool = False
     in_slow_start: bool = False
+    round_trip_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +331,13 @@ class Bottleneck:
         )
 
     # -- what is seen --------------------------------------------------------------------------
+
+    def _round_trip_s(self, samples: Sequence[Sample]) -> float:
+        """The mean of all that was sent lately; of those whose rates are known."""
+        _, rates = self._rates(FINDER.short_s)
+        told = [(rates.get(one.lease, 0.0), one.round_trip_s) for one in samples]
+        sent = sum([rate for rate, _ in told])
+        return sum([rate * trip_s for rate, trip_s in told]) / sent if sent > 0.0 else 0.0
 
     def _since(self, seconds: float) -> _LineLook | None:
         """The latest look that is at least so old."""
@@ -662,8 +671,10 @@ class Bottleneck:
         if probe.found and not probe.fell and lasted_s >= FINDER.window_s:
             # While a queue stands, all that arrives is the line. It was found while the crowd grew.
             arrived = self._looks[-1].acked_total - probe.acked_bytes
-            line_bytes_s = max(line_bytes_s, arrived / lasted_s)
-        drained = flying_bytes <= (1.0 - FINDER.cap_part) * line_bytes_s
+            self._line = line_bytes_s = max(line_bytes_s, arrived / lasted_s)
+        # What is on its way through an empty line is no queue.
+        empty_s = 1.0 - FINDER.cap_part + self._round_trip_s(samples)
+        drained = flying_bytes <= empty_s * line_bytes_s
         if lasted_s >= FINDER.short_s:
             drained = drained or self._rates(FINDER.short_s)[0] < least * line_bytes_s
         if not drained and lasted_s < FINDER.evidence_s:

@@ -28,11 +28,11 @@ class Size:
 #: What each room may have: its size of today and 2 to 3 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(10_156, 95),
+    "policies": Size(10_167, 95),
     "protocol": Size(4_663, 70),
-    "server": Size(44_069, 331),
+    "server": Size(44_075, 331),
     "client": Size(14_303, 42),
-    "loadtest": Size(6_879, 53),
+    "loadtest": Size(6_881, 53),
     "bench": Size(4_778, 50),
 }
 

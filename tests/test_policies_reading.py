@@ -146,6 +146,16 @@ def test_what_arrived_behind_a_gap_counts_as_arrived() -> None:
         assert body.seen_bytes == arrived
 
 
+def test_the_shortest_round_trip_is_what_the_kernel_measured() -> None:
+    for told_us, known_bytes, seconds in (
+        (23_000, 184, 0.023),
+        (0xFFFFFFFF, 184, 0.0),
+        (9, 104, 0),
+    ):
+        state = tcp_state(kernel_says((148, told_us), known_bytes=known_bytes))
+        assert state.round_trip_s == seconds
+
+
 def test_a_window_that_grows_and_is_used_up_is_in_slow_start() -> None:
     """At a round trip of 100 ms newcomers looked idle, and too many ran at once."""
     for flying, until, window, slow in (

@@ -52,11 +52,11 @@ class CongestionWindow:
     restart). Times in seconds, rates in bytes a second.
     """
 
-    __slots__ = ("_idle_since_s", "_network", "_rtt_s", "due_s", "window_bytes")
+    __slots__ = ("_idle_since_s", "_network", "due_s", "rtt_s", "window_bytes")
 
     def __init__(self, network: NetworkPath, rtt_s: float) -> None:
         self._network = network
-        self._rtt_s = rtt_s
+        self.rtt_s = rtt_s
         self._idle_since_s: float | None = None
         self.window_bytes = float(network.first_window_bytes)
         #: When it is looked at again; an earlier look is out of date.
@@ -68,7 +68,7 @@ class CongestionWindow:
         return self._idle_since_s is not None
 
     def rate_bytes_s(self, queue_s: float = 0.0) -> float:
-        return self.window_bytes / (self._rtt_s + queue_s)
+        return self.window_bytes / (self.rtt_s + queue_s)
 
     def in_slow_start(self, takes_bytes_s: float, rate_bytes_s: float) -> bool:
         """Whether it alone limits a client that takes this, and still grows: no queue stands."""
@@ -80,14 +80,14 @@ class CongestionWindow:
         """How long until it is looked at again: a round trip, or several short ones."""
         # Bounds the looks at short paths. Half moves no mean of the lab's trace `mixed`, double
         # moves those at 20 ms by 2 %.
-        return max(0.02, self._rtt_s + queue_s)
+        return max(0.02, self.rtt_s + queue_s)
 
     def grow(self, rate_bytes_s: float, queue_s: float = 0.0) -> None:
         """`look_s` has passed at this rate: a used up window doubles each round trip."""
         # Linux takes a window for limiting when more than half of it is used in slow start
         # (`tcp_is_cwnd_limited`).
         if rate_bytes_s >= 0.5 * self.rate_bytes_s(queue_s):
-            trips = self.look_s(queue_s) / (self._rtt_s + queue_s)
+            trips = self.look_s(queue_s) / (self.rtt_s + queue_s)
             # From the first window to the largest one.
             grown = self.window_bytes * 2 ** min(trips, 8)
             self.window_bytes = min(grown, float(self._network.largest_window_bytes))
@@ -102,7 +102,7 @@ class CongestionWindow:
         idle_since_s, self._idle_since_s = self._idle_since_s, None
         if idle_since_s is None:
             return
-        timeout_s = self._network.least_timeout_s + self._rtt_s
+        timeout_s = self._network.least_timeout_s + self.rtt_s
         halvings = min(60, int((now - idle_since_s) / timeout_s))
         least = min(self.window_bytes, float(self._network.first_window_bytes))
         self.window_bytes = max(least, self.window_bytes / 2**halvings)

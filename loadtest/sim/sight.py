@@ -133,17 +133,19 @@ class Sight:
             self._cap(self.orders)
         if self._bottleneck is not None:
             samples, busy, ceil = [], self.busy, math.ceil
+            flying = self._standing_bytes
             looks = link.looks(flows.values())
             for (lease, flow), (remaining, rate) in zip(flows.items(), looks, strict=True):
                 left = ceil(remaining)
                 stuck = not busy or rate >= flow.cap_bytes_s
                 # What was acknowledged counts by how it grows: as what is left falls.
                 shut, grows = self._paces[lease].shut, _in_slow_start(flow, rate)
-                samples.append(Sample(lease, -left, left, stuck, shut, in_slow_start=grows))
+                window = flow.payload.window
+                trip_s = 0.0 if window is None else window.rtt_s
+                flying += rate * trip_s
+                samples.append(Sample(lease, -left, left, stuck, shut, False, grows, trip_s))
             acked = int(link.delivered_bytes)
-            self._cap(
-                self._bottleneck.observe(now, acked, int(self._standing_bytes), busy, samples)
-            )
+            self._cap(self._bottleneck.observe(now, acked, int(flying), busy, samples))
         self._weigh_whole()
         self._ticked = (now, link.delivered_bytes)
         goodput = (link.delivered_bytes - bytes_then) / (now - then) if now > then else 0.0

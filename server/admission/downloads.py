@@ -156,7 +156,7 @@ class Delivery:
             # What was lost is missing still, a byte of it at least.
             here = max(here, min(here + self.tcp.beyond_gaps_bytes, sent - 1))
         else:
-            self.tcp = TcpState(self.tcp.shut_s)
+            self.tcp = TcpState(self.tcp.shut_s, round_trip_s=self.tcp.round_trip_s)
         fresh, self.seen_bytes = here - self.seen_bytes, here
         return max(0, fresh)
 

@@ -172,7 +172,8 @@ class LineKeeper:
                 left, lossy = one.left_bytes, unknown and one.has_lost
                 shut, stuck = one.pace.shut, one.stuck
                 here = one.arrived_bytes, left, stuck, shut, lossy, one.in_slow_start
-                samples[one.lease] = Sample(one.lease, *here)
+                trip_s = next(iter(one.deliveries)).tcp.round_trip_s
+                samples[one.lease] = Sample(one.lease, *here, trip_s)
 
     def tick(
         self,

@@ -38,9 +38,10 @@ _UNSENT_BYTES = 4 << 20
 _log = Logger()
 
 
-#: `struct tcp_info` of Linux up to `tcpi_rwnd_limited` (microseconds). Before that `tcpi_snd_mss`,
-#: `tcpi_unacked`, `tcpi_sacked`, `tcpi_lost`, `tcpi_snd_ssthresh` and `tcpi_snd_cwnd` (packets).
-_TCP_INFO = struct.Struct("=16xI4xIII40xII92xQ")
+#: `struct tcp_info` of Linux up to `tcpi_min_rtt` and `tcpi_rwnd_limited` (microseconds). Before
+#: these `tcpi_snd_mss`, `tcpi_unacked`, `tcpi_sacked`, `tcpi_lost`, `tcpi_snd_ssthresh` and
+#: `tcpi_snd_cwnd` (packets).
+_TCP_INFO = struct.Struct("=16xI4xIII40xII64xI24xQ")
 
 
 def tcp_state(sock: socket.socket) -> TcpState:
@@ -49,11 +50,13 @@ def tcp_state(sock: socket.socket) -> TcpState:
         told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
     except (OSError, ValueError):  # a unix socket has no such option
         return TcpState()
-    packet_bytes, flying, sacked, lost, until, window, shut_us = _TCP_INFO.unpack(
+    packet_bytes, flying, sacked, lost, until, window, trip_us, shut_us = _TCP_INFO.unpack(
         told.ljust(_TCP_INFO.size, b"\0")
     )
     grows = window < until and 2 * flying > window
-    return TcpState(shut_us * 1e-6, sacked * packet_bytes, lost > 0, grows)
+    # All bits are set before a round trip was measured.
+    trip_s = 1e-6 * trip_us if trip_us < 0xFFFFFFFF else 0.0
+    return TcpState(shut_us * 1e-6, sacked * packet_bytes, lost > 0, grows, trip_s)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -86,6 +86,8 @@ class TcpState(NamedTuple):
     #: Whether neither the peer nor the line limits it, but TCP: its window is used up, and doubles
     #: each round trip.
     in_slow_start: bool = False
+    #: The shortest round trip of the last minutes, seconds; 0: none was measured.
+    round_trip_s: float = 0.0
 
 
 class Transfer(Protocol):
