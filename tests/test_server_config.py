@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tidegate.server.app.cli.config import config as config_command
 from tidegate.server.app.cli.config import manual
 from tidegate.server.app.cli.serve import FLAGS, load_or_fail, serve
 from tidegate.server.app.config import (
+    CannotStart,
     ConfigError,
     Flag,
     field_of,
@@ -253,6 +255,22 @@ def test_show_names_what_a_revision_of_the_admin_page_overrides(tmp_path: Path) 
     ill = CliRunner().invoke(config_command, ["show", "--config", str(file)])
     assert ill.exit_code == 0
     assert "is not shown" in ill.stderr
+
+
+def test_a_disk_without_inodes_is_told_as_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # SQLite says no more than that it cannot open the file.
+    (tmp_path / "tidegate.db").mkdir()
+    config = load_config(None, {"TIDEGATE_STATE": str(tmp_path)}, {}).config
+    with pytest.raises(CannotStart, match="Repair it"):
+        open_memory(config, 1000.0)
+    room = os.statvfs(tmp_path)
+    fields = [*room]
+    fields[7] = 0
+    monkeypatch.setattr(os, "statvfs", lambda folder: os.statvfs_result((*fields, room.f_fsid)))
+    with pytest.raises(CannotStart, match="Make room on its disk"):
+        open_memory(config, 1000.0)
 
 
 @pytest.mark.parametrize(

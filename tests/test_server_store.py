@@ -37,6 +37,7 @@ from tidegate.server.store.database import (
     StoreUnavailable,
     sqlite_url,
     unverified_host,
+    words_of,
 )
 from tidegate.server.store.journal import (
     forget_tickets,
@@ -1009,3 +1010,10 @@ def test_a_remote_database_without_a_verified_certificate_is_found(
     assert unverified_host(url) == host
     monkeypatch.setenv("PGSSLMODE", "verify-full")
     assert unverified_host(url) is None or "sslmode" in url
+
+
+def test_a_fault_of_the_database_is_told_without_classes_and_links() -> None:
+    full = OperationalError("INSERT", {}, Exception("database or disk is full"))
+    assert "sqlalche.me" in str(full)
+    assert words_of(full) == "database or disk is full"
+    assert words_of(ValueError("")) == "unknown fault"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,16 +69,24 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
                 revision = add_revision(session, wanted)
     except (StoreUnavailable, Fenced, OSError) as fault:
         text = str(fault).splitlines()[0]
-        if not url.startswith("sqlite"):
-            remedy = "Start it, or correct `database`"
-        # With less than 1 MiB SQLite cannot work.
-        elif "is full" in text or shutil.disk_usage(config.state).free < 1 << 20:
-            remedy = "Make room on its disk"
+        if "; " in text:
+            # It says the remedy.
+            remedy = ""
+        elif not url.startswith("sqlite"):
+            remedy = " Start it, or correct `database`."
+        elif "is full" in text or _is_full(config.state):
+            remedy = " Make room on its disk."
         else:
-            remedy = "Repair it, or move it away to start with an empty queue"
+            remedy = " Repair it, or move it away to start with an empty queue."
         named = without_password(url)
-        raise CannotStart(f"The database {named} cannot be used: {text}. {remedy}.") from fault
+        raise CannotStart(f"The database {named} cannot be used: {text}.{remedy}") from fault
     return Memory(database, journal, revision, passes)
+
+
+def _is_full(folder: Path) -> bool:
+    room = os.statvfs(folder)
+    # With less than 1 MiB SQLite cannot work. Some file systems count no inodes.
+    return room.f_bavail * room.f_frsize < 1 << 20 or (room.f_files > 0 and room.f_favail == 0)
 
 
 def warn_unverified(url: str) -> None:

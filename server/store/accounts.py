@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from .database import Database, StoreUnavailable
+from .database import Database, StoreUnavailable, words_of
 from .models import METADATA
 from .rows import put
 from .store import Store
@@ -33,7 +33,7 @@ class OperatorTables:
                 rows = connection.execute(select(METADATA.tables[table])).mappings()
                 return [dict(row) for row in rows]
         except SQLAlchemyError as error:
-            raise StoreUnavailable(str(error).splitlines()[0]) from error
+            raise StoreUnavailable(words_of(error)) from error
 
     def put(self, table: str, values: dict[str, Any]) -> None:
         """Write a row with the next batch."""

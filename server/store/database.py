@@ -95,6 +95,11 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
+def words_of(fault: BaseException | None) -> str:
+    """What the driver says: without the class and the link to a manual that SQLAlchemy adds."""
+    return (str(getattr(fault, "orig", None) or fault) or "unknown fault").splitlines()[0][:300]
+
+
 class StoreUnavailable(Exception):
     """The database cannot be used; the message names the fault and the remedy."""
 
@@ -214,7 +219,7 @@ class Database:
             with self.engine.begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
-            raise StoreUnavailable(str(error).splitlines()[0]) from error
+            raise StoreUnavailable(words_of(error)) from error
 
     def lead(self, epoch: int) -> None:
         """Let transactions write only in this epoch of the cluster."""
@@ -302,7 +307,7 @@ class Database:
                     )
                 time.sleep(0.2)
         except SQLAlchemyError as error:
-            raise StoreUnavailable(str(error).splitlines()[0]) from error
+            raise StoreUnavailable(words_of(error)) from error
         self._lock = connection
         self._connections.discard(connection.connection.dbapi_connection)
 

@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from ...policies.contract import TicketRow
 from ..http.clock import Clock, DelayedCall, cancel
 from .cluster import Fenced
-from .database import Database
+from .database import Database, words_of
 from .journal import write_tickets
 
 T = TypeVar("T")
@@ -346,9 +346,7 @@ class Store:
             # Newer rows replace those that failed.
             self._tickets = tickets | self._tickets
             self._musts = musts + self._musts
-            # SQLAlchemy adds a link to its own manual in a second line.
-            reason = (failure.getErrorMessage() or "unknown fault").splitlines()[0][:300]
-            self._fell_ill(reason)
+            self._fell_ill(words_of(failure.value))
             self._flying_waiters, self._waiters = [], self._flying_waiters + self._waiters
             self._askers = askers + self._askers
             self._schedule(self._retry_s)
@@ -383,7 +381,7 @@ class Store:
             self._schedule()
 
         def ill(failure: Failure) -> None:
-            self._fell_ill(failure.getErrorMessage().splitlines()[0][:300])
+            self._fell_ill(words_of(failure.value))
 
         if not self._closed:
             self._look_call = self._reactor.callLater(TIMES.look_s, self._look)
