@@ -30,7 +30,7 @@ class Size:
 BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_167, 95),
     "protocol": Size(4_663, 70),
-    "server": Size(44_075, 331),
+    "server": Size(44_264, 331),
     "client": Size(14_303, 42),
     "loadtest": Size(6_881, 53),
     "bench": Size(4_778, 50),

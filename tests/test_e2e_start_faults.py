@@ -73,7 +73,7 @@ def newer_database(folder: Path) -> tuple[Sequence[str], str]:
         database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
         database.execute("INSERT INTO alembic_version VALUES ('of the future')")
     database.close()
-    return (), "a newer version of Tidegate"
+    return (), "or restore a backup from before it.\n"
 
 
 def no_database(folder: Path) -> tuple[Sequence[str], str]:
@@ -228,6 +228,62 @@ def test_torrents_without_their_library_are_refused(folder: Path, patch: str) ->
     (folder / "t.toml").write_text("[torrent]\nenabled = true\n")
     (line,) = told(folder, ("--config", str(folder / "t.toml")), patch).splitlines()
     assert "libtorrent 2.1.1 or later" in line
+
+
+#: A line of the configuration with a fault of its machine, and words of the sentence.
+UNMET = {
+    "tls": ('tls_cert = "gone.pem"\ntls_key = "gone.pem"', "gone.pem"),
+    "directory": ('directory = "gone"', "gone cannot be served"),
+    "twice": ('listen = ["0.0.0.0:8123", "127.0.0.1:8123"]', "name 127.0.0.1:8123 twice"),
+    "admin": ('listen = ["127.0.0.1:8123"]\nadmin = "127.0.0.1:8123"', "give each place a port"),
+    "address": ('listen = ["203.0.113.7:0"]', "Cannot listen on 203.0.113.7:0"),
+    "log": ('access_log = "gone/access.log"', "access log gone/access.log"),
+    "state": ('state = "t.toml"', "it is no folder"),
+    "pages": ('waiting_pages = "gone"', "gone is no folder"),
+    "multicast": ('[multicast]\nenabled = true\ninterface = "203.0.113.7"', "no interface here"),
+}
+
+
+@pytest.mark.parametrize("name", UNMET)
+def test_the_check_says_what_a_start_would(folder: Path, name: str) -> None:
+    lines, words = UNMET[name]
+    places = "".join(
+        f'{key} = "{value}"\n' if key == "admin" else f'{key} = ["{value}"]\n'
+        for key, value in {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0"}.items()
+        if f"{key} =" not in lines
+    )
+    (folder / "t.toml").write_text(f"{places}{lines}\n")
+    started, checked = both(folder)
+    assert words in started
+    assert checked == started
+
+
+def test_the_check_knows_who_is_to_serve(folder: Path) -> None:
+    (folder / "t.toml").write_text("")
+    started, checked = both(folder, TIDEGATE_USER="nobody-of-this-name")
+    assert "There is no user nobody-of-this-name" in started
+    assert checked == started
+
+
+def both(folder: Path, **environ: str) -> list[str]:
+    """What a start and a check say of `t.toml`."""
+    said = []
+    for command in ("serve", "config check"):
+        words = [*command.split(), "--config", "t.toml"]
+        end = fork_server().start(words, folder, {**os.environ, **environ})
+        with end.stdout, end.stderr:
+            assert end.wait(100) in (1, 2)
+            said.append(end.stderr.read())
+    return said
+
+
+def test_the_check_starts_nothing(folder: Path) -> None:
+    (folder / "t.toml").write_text('access_log = "access.log"\n')
+    end = fork_server().start(["config", "check", "--config", "t.toml"], folder, os.environ)
+    with end.stdout, end.stderr:
+        assert end.wait(100) == 0, end.stderr.read()
+    assert {one.name for one in folder.iterdir()} == {"release", "state", "t.toml"}
+    assert list((folder / "state").iterdir()) == []
 
 
 def test_a_fault_of_its_own_code_is_no_start_fault() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,6 @@ from ..http.tls import TlsServer
 from ..store.accounts import OperatorTables
 from ..store.records import RevisionRecord
 from .bootstrap import configured_revision
-from .config import CannotStart
 from .keys import session_key
 from .listeners import OpenListener, adopt_port
 from .parts import Part
@@ -118,11 +116,6 @@ class AdminService:
         self.server.start()
 
     def _listen(self) -> None:
-        if self._config.oidc.issuer and importlib.util.find_spec("joserfc") is None:
-            raise CannotStart(
-                "oidc.issuer needs the package joserfc: install tidegate with its extra, "
-                "tidegate[oidc], or leave oidc.issuer out."
-            )
         if self._opened is not None:
             self.open_accounts()
             self._connections = AdminConnections(

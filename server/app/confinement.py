@@ -326,6 +326,12 @@ def become(name: str) -> None:
             )
 
 
+def try_user(name: str | None) -> None:
+    """Become the user of the setting `user` if this is root. Raises `CannotStart`."""
+    if name is not None and name != "root":
+        become(name) if os.geteuid() == 0 else _entry_of(name)
+
+
 def _program_paths() -> list[str]:
     """What a serving process reads and runs: Python, its library and Tidegate."""
     library = sysconfig.get_paths()

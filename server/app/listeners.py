@@ -127,11 +127,26 @@ def _open(place: str, count: int, tls: bool, flag: str) -> OpenListener:
         one.close()
         sockets = [_bound(host, number, shared=True) for _ in range(count)]
     except OSError as fault:
-        raise CannotStart(
-            f"Cannot listen on {place}: {fault.strerror or fault}; choose another address with "
-            f"{flag}."
-        ) from fault
+        raise _unfit_place(place, flag, fault) from fault
     return OpenListener(_url(host, number, tls), sockets)
+
+
+def _unfit_place(place: str, flag: str, fault: OSError) -> CannotStart:
+    return CannotStart(
+        f"Cannot listen on {place}: {fault.strerror or fault}; choose another address with {flag}."
+    )
+
+
+def find_addresses(config: ServerConfig) -> None:
+    """Whether this machine has the addresses, used or not. Raises `CannotStart`."""
+    for place, flag in (*((one, "--listen") for one in places(config)), (config.admin, "--admin")):
+        if place not in (HANDED_OVER, "off") and not place.startswith("unix:"):
+            host = split_address(place)[0]
+            try:
+                with tcp_socket(host) as probe:
+                    probe.bind((host, 0))
+            except OSError as fault:
+                raise _unfit_place(place, flag, fault) from fault
 
 
 def adopt_port(front: Front, opened: OpenListener, tls: TlsServer | None) -> Port:

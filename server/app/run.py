@@ -71,7 +71,8 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
         )
         # Imported with the rights to write compiled files, which later starts then use. Children
         # share what is imported before they are forked.
-        for module in ("service",) if alone else ("service", "node_service", "machine"):
+        several = () if alone else ("node_service", "machine")
+        for module in ("service", "start_checks", *several):
             importlib.import_module(f"tidegate.server.app.{module}")
         # No other user may read keys, queue and hashes of passwords.
         os.umask(0o077)
@@ -81,6 +82,11 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
         admin = open_admin_early(config, passed_admin)
         if user is not None:
             become(user)
+        from .start_checks import start_faults
+
+        faults = start_faults(loaded)
+        if faults:
+            return faults, 1
     except CannotStart as fault:
         return [str(fault)], 1
     if alone:

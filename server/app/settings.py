@@ -287,6 +287,10 @@ class ServerConfig(_Section):
 
     @model_validator(mode="after")
     def _agree(self) -> ServerConfig:
+        places = [one for one in (*self.listen, self.admin) if one not in (HANDED_OVER, "off")]
+        for number, place in enumerate(places):
+            if any(_same_place(place, one) for one in places[:number]):
+                raise ValueError(f"listen and admin name {place} twice: give each place a port")
         if self.proxy_protocol and self.tls_cert is not None:
             raise ValueError("proxy_protocol and tls_cert exclude each other: the proxy ends TLS")
         if self.proxy_protocol and not self.trusted_proxies:
@@ -360,6 +364,15 @@ FIXED = ServerConfig.model_fields.keys() - {
     *("clients_per_address", "ticket_max_age_s", "keys_rotate_s", "metrics_from"),
     "waiting_pages",
 }
+
+
+def _same_place(one: str, other: str) -> bool:
+    if one.startswith("unix:") or other.startswith("unix:"):
+        return one == other
+    (host, port), (host_2, port_2) = split_address(one), split_address(other)
+    if port == 0 or port != port_2 or (":" in host) != (":" in host_2):
+        return False
+    return host == host_2 or not {"0.0.0.0", "::"}.isdisjoint((host, host_2))
 
 
 def split_address(text: str) -> tuple[str, int]:

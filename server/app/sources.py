@@ -18,6 +18,7 @@ from .settings import ServerConfig, split_address
 
 if TYPE_CHECKING:
     from ..gate.room import GateRoom
+    from ..gate.signing import Signer
     from ..mirror.registry import MirrorDirectory, Registry
     from ..multicast.service import MulticastSender
     from ..torrent.room import TorrentRoom
@@ -66,19 +67,12 @@ def multicast_sender(
 def torrent_room(
     config: ServerConfig, reactor: Reactor, site: Site, has_torrent: HasTorrent, rng: random.Random
 ) -> TorrentRoom | None:
-    """What torrent programs are answered; None where there are no torrents. Raises CannotStart."""
+    """What torrent programs are answered; None where there are no torrents."""
     if not config.torrent.enabled:
         return None
-    from ..torrent.metainfo import MetainfoStore, library
+    from ..torrent.metainfo import MetainfoStore
     from ..torrent.room import TorrentRoom
 
-    try:
-        library()
-    except ImportError as fault:
-        raise CannotStart(
-            "torrents need the package libtorrent 2.1.1 or later: install tidegate with its extra, "
-            "tidegate[peers], or leave torrent.enabled out"
-        ) from fault
     store = MetainfoStore(reactor, config.state / "torrents")
     return TorrentRoom(reactor, config.torrent, site, store, has_torrent, rng, reactor.seconds)
 
@@ -91,23 +85,29 @@ def gate_room(
     shares: Callable[[], int],
 ) -> GateRoom:
     """What hands bodies to a mover. Raises CannotStart."""
-    from ..gate.posted_log import read_secret
     from ..gate.room import GateRoom
     from ..gate.settings import report_place, socket_path
-    from ..gate.signing import signer_of
 
-    own, sign, log_secret = config.gate, None, b""
-    if own.origin:
-        try:
-            sign = signer_of(own.origin, own.sign, own.sign_file)
-        except (ValueError, OSError) as fault:
-            raise CannotStart(f"gate.sign_file: {fault}") from fault
-    if own.log_secret_file is not None:
-        try:
-            log_secret = read_secret(own.log_secret_file)
-        except (ValueError, OSError) as fault:
-            raise CannotStart(f"gate.log_secret_file: {fault}") from fault
+    own, (sign, log_secret) = config.gate, gate_secrets(config)
     place = report_place(config.gate.report, config.listen[0])
     address = split_address(place) if socket_path(place) is None else ("", 0)
     journal = config.state / "moves"
     return GateRoom(reactor, own, place, address, pacer, shares, journal, sign, log_secret, now)
+
+
+def gate_secrets(config: ServerConfig) -> tuple[Signer | None, bytes]:
+    """The signer of URLs, and the secret of the posted log. Raises CannotStart."""
+    own, sign, log_secret, setting = config.gate, None, b"", "gate.sign_file"
+    try:
+        if own.origin:
+            from ..gate.signing import signer_of
+
+            sign = signer_of(own.origin, own.sign, own.sign_file)
+        setting = "gate.log_secret_file"
+        if own.log_secret_file is not None:
+            from ..gate.posted_log import read_secret
+
+            log_secret = read_secret(own.log_secret_file)
+    except (ValueError, OSError) as fault:
+        raise CannotStart(f"{setting}: {fault}") from fault
+    return sign, log_secret

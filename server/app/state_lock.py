@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from twisted.logger import Logger
 
 from ..http.clock import Clock, Repeat
 from .config import CannotStart
+from .settings import ServerConfig
 
 _NAME = "lock"
 
@@ -30,11 +32,7 @@ def lock_state(folder: Path) -> int:
         _close_to_others(folder)
         descriptor = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as fault:
-        told = "it is no folder" if isinstance(fault, FileExistsError) else fault.strerror
-        given = f"chown -R {os.geteuid()} {folder}, or " * isinstance(fault, PermissionError)
-        raise CannotStart(
-            f"The state folder {folder} cannot be used: {told}; {given}give another --state."
-        ) from fault
+        raise _unusable(folder, fault) from fault
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as fault:
@@ -47,6 +45,23 @@ def lock_state(folder: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
     return descriptor
+
+
+def look_at_state(config: ServerConfig) -> None:
+    """Whether this user may write to the folder, or make it. Raises CannotStart."""
+    there = next(one for one in (config.state, *config.state.parents) if os.path.lexists(one))
+    if not there.is_dir():
+        raise _unusable(config.state, FileExistsError())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _unusable(config.state, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def _unusable(folder: Path, fault: OSError) -> CannotStart:
+    told = "it is no folder" if isinstance(fault, FileExistsError) else fault.strerror
+    given = f"chown -R {os.geteuid()} {folder}, or " * isinstance(fault, PermissionError)
+    return CannotStart(
+        f"The state folder {folder} cannot be used: {told}; {given}give another --state."
+    )
 
 
 class LockKeeper:

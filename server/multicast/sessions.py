@@ -24,7 +24,7 @@ from .live import LiveSession, SentContent, SessionPlace
 from .rate import RateControl, shares
 from .schedule_steps import CarouselSettings
 from .settings import MulticastSettings
-from .udp import GroupSender, find_interface, interface_mtu, is_wireless
+from .udp import GroupSender, Interface, find_interface, interface_mtu, is_wireless
 
 
 def fixed_parity(loss: float, k: int) -> int:
@@ -84,6 +84,17 @@ class SessionTuning(NamedTuple):
 TUNING = SessionTuning()
 
 
+def usable_interface(settings: MulticastSettings) -> Interface:
+    """The interface that sends. Raises ProtocolError."""
+    found = find_interface(settings.interface)
+    if is_wireless(found) and not settings.wifi:
+        raise ProtocolError(
+            f"{settings.interface} is on Wi-Fi, which sends multicast at its lowest rate: use "
+            "a wired interface, or set multicast.wifi"
+        )
+    return found
+
+
 class Sessions:
     """The sessions of one server.
 
@@ -104,12 +115,7 @@ class Sessions:
         self.settings = settings
         self._rng = rng
         self._charge = charge
-        self._interface = find_interface(settings.interface)
-        if is_wireless(self._interface) and not settings.wifi:
-            raise ProtocolError(
-                f"{settings.interface} is on Wi-Fi, which sends multicast at its lowest rate: use "
-                "a wired interface, or set multicast.wifi"
-            )
+        self._interface = usable_interface(settings)
         self._running: dict[int, LiveSession] = {}
         self._by_key: dict[str, LiveSession] = {}
         self._lingering: OrderedDict[int, LiveSession] = OrderedDict()

@@ -21,7 +21,7 @@ from ..config import (
     without_password,
 )
 from ..settings import FIXED, ServerConfig
-from .serve import config_option, load_or_fail
+from .serve import config_option, fail, load_or_fail
 
 
 @click.group()
@@ -32,8 +32,23 @@ def config() -> None:
 @config.command()
 @config_option
 def check(file: Path | None) -> None:
-    """Say whether the configuration is good; exit 2 and name each fault when it is not."""
+    """Say whether the configuration is good; exit 2 and name each fault when it is not.
+
+    The files, folders, addresses and packages that it needs are looked at, too: by root as the
+    setting `user`, else as the user that runs this.
+    """
     _, loaded = load_or_fail(file, {})
+    # Twisted is only needed here.
+    from ..confinement import try_user
+    from ..start_checks import start_faults
+
+    try:
+        try_user(loaded.config.user)
+    except CannotStart as fault:
+        fail([str(fault)], 2)
+    faults = start_faults(loaded)
+    if faults:
+        fail(faults, 2)
     click.echo(f"The configuration is good ({loaded.file or 'no file; defaults'}).")
 
 
