@@ -163,6 +163,25 @@ def test_a_link_shows_the_report_to_strangers_until_it_expires(
     assert b"expired" in late.body
 
 
+def test_links_that_are_ended_show_nothing(site: Site, browser: Browser) -> None:
+    old = api(browser, "POST", "/report/links", days=2)["path"]
+    stranger = Browser(site, peer="192.0.2.99")
+    assert stranger.get(old).status == 200
+    assert browser.post("/report/links/end", {}).status == 303
+    assert stranger.get(old).status == 404
+    new = api(browser, "POST", "/report/links", days=2)["path"]
+    assert stranger.get(new).status == 200
+    api(browser, "DELETE", "/report/links")
+    assert [stranger.get(link).status for link in (old, new)] == [404, 404]
+
+
+def test_a_period_that_is_to_come_is_told_in_its_order(site: Site, browser: Browser) -> None:
+    now = site.server.now()
+    page = browser.text(f"/report?since_s={now + 86_400.0}&until_s={now + 2 * 86_400.0}")
+    first, last = re.search(r'class="lead">(.*?) to (.*?), UTC', page).groups()  # type: ignore[union-attr]
+    assert (first, last) == (moment(now + 86_400.0), moment(now + 2 * 86_400.0))
+
+
 def test_a_report_leaves_as_csv(site: Site, browser: Browser) -> None:
     answer = browser.get(f"/report.csv?{rush(site, 3)}")
     rows = [tuple(row) for row in csv.reader(io.StringIO(answer.body.decode()))]

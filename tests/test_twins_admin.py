@@ -228,6 +228,7 @@ ACTS = (
     shared(422, since_s=NOW, until_s=NOW - 60.0),
     shared(422, days=0),
     shared(422, path=LONG * 10),
+    Act("/report/links/end", {}, "DELETE", "/report/links"),
     words("Patience", "Line one.\nLine two."),
     words("Geduld", "", state="closed", language="de", colour="#FC0"),
     words("", "", 422, colour="teal"),

@@ -179,9 +179,18 @@ def _rows(report: Report) -> Iterator[tuple[str, str, object]]:
 
 
 def _signer(ask: HandlerCall) -> Signer:
-    return Signer(
-        ask.admin.sessions.key, salt="tidegate.admin.report", digest_method=hashlib.sha256
-    )
+    ended = ask.server.documents.read("report-links").get("ended", "")
+    salt = f"tidegate.admin.report{ended}"
+    return Signer(ask.admin.sessions.key, salt=salt, digest_method=hashlib.sha256)
+
+
+@api.delete("/report/links", scope=Scope.FILES)
+@pages.post("/report/links/end", scope=Scope.FILES, then="/report")
+async def end_links(ask: HandlerCall) -> None:
+    """End all links that show a report: those made so far work no more."""
+    ended = ask.server.documents.read("report-links").get("ended", 0)
+    ask.server.documents.write("report-links", {"ended": ended + 1})
+    ask.log("report", "ended all links to reports")
 
 
 @api.post("/report/links", scope=Scope.FILES, status=201)
@@ -201,7 +210,7 @@ def _shared(ask: HandlerCall, token: str) -> ReportQuery:
         text = bytes.fromhex(_signer(ask).unsign(token).decode())
         since_s, until_s, path, expires_s = json.loads(text)
     except (BadSignature, ValueError):
-        raise Problem(404, "This link is not one of ours.") from None
+        raise Problem(404, "This link is not one of ours, or was ended.") from None
     if ask.now > expires_s:
         raise Problem(404, "This link has expired; ask for another one.")
     return ReportQuery(since_s=since_s, until_s=until_s, path=path)

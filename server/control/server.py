@@ -103,7 +103,7 @@ class Server:
         self.gate, self.site, self.store = gate, site, store
         self.mirrors, self.multicast = rooms.mirrors, rooms.multicast
         self.passes, self.prequeue = gate.parts.passes, gate.parts.prequeue
-        self._terms, self._behind_proxy = terms, rooms.behind_proxy
+        self._terms, self._behind_proxy, self.documents = terms, rooms.behind_proxy, documents
         self.desk = QueueActions(gate)
         self.events = events = EventLog(store, now)
         self.vitals = vitals = Vitals(
