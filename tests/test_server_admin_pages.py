@@ -19,6 +19,7 @@ import pytest
 from markupsafe import escape
 from twisted.internet.defer import fail
 from twisted.internet.task import Clock
+from twisted.logger import globalLogPublisher
 
 from tests.admin_site import NOW, Browser, Site, make_site, operator, stop
 from tidegate.loadtest.trace import from_trace
@@ -38,6 +39,7 @@ from tidegate.server.admin.policy import PAGE
 from tidegate.server.admin.turns import LoopTurns
 from tidegate.server.admission.leases import TICK_S
 from tidegate.server.admission.responses import Notice
+from tidegate.server.admission.rules import Rule
 from tidegate.server.app.run import introduction
 from tidegate.server.control.branding import STATES
 from tidegate.server.control.history import SERIES, Series
@@ -933,6 +935,18 @@ def test_rules_are_set_enforced_and_removed(site: Site, browser: Browser) -> Non
     assert browser.post("/files/rule/remove", {"path": "/42.1/*"}).status == 303
     assert site.server.rules.own == ()
     assert not site.service.gate.parts.rules
+
+
+def test_a_configured_class_that_no_pass_can_have_is_said(site: Site) -> None:
+    said: list[Any] = []
+    globalLogPublisher.addObserver(said.append)
+    try:
+        rules = [Rule(path=f"/{name}/*", require_class=name) for name in ("gold", "golden")]
+        site.server.rules.configure(rules)
+    finally:
+        globalLogPublisher.removeObserver(said.append)
+    (event,) = (event for event in said if "No pass" in str(event.get("log_format")))
+    assert (event["name"], event["path"]) == ("golden", "/golden/*")
 
 
 def test_rules_of_the_configuration_are_shown_with_where_they_come_from(

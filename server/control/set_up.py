@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from twisted.logger import Logger
+
 from ..admission.actions import QueueActions
 from ..admission.draw import Prequeue
 from ..admission.gate import Gate
@@ -15,6 +17,8 @@ from ..http.proxies import block_of
 from .branding import Branding
 from .key_values import KeyValues
 from .problems import wrong
+
+_log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,5 +188,13 @@ class RuleKeeper:
     def put_in_force(self) -> None:
         """Apply all rules to the gate, and plan the draws that they need."""
         rules = [one.rule for one in self.all()]
+        for rule in rules:
+            if rule.require_class not in (None, *self._gate.settings.class_weights):
+                _log.warn(
+                    "No pass can have the class {name} that the rule of {path} requires: no client "
+                    "can download these files.",
+                    name=rule.require_class,
+                    path=rule.path,
+                )
         self._gate.parts.rules = RuleBook(rules, self._real_url)
         self._prequeue.plan(openings(rules), self._now())
