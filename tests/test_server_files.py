@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 
 from tidegate.server.control.file_index import FileIndex, FileView
 from tidegate.server.files import tree as tree_module
@@ -279,6 +280,21 @@ def test_a_root_that_was_unmounted_is_served_on_until_it_is_there_again(tree: Tr
         (Path(bare) / "sub").mkdir()
         (Path(bare) / "sub" / "a.txt").write_bytes(b"back")
         assert read(tree, "/sub/a.txt") == b"back"
+
+
+def test_a_root_that_was_deleted_is_no_missing_file_and_said_once(tree: Tree) -> None:
+    root = Path(os.fsdecode(tree.root))
+    shutil.rmtree(root)
+    with capturedLogs() as said:
+        for _ in range(2):
+            with pytest.raises(Overloaded):
+                tree.open([b"sub", b"a.txt"])
+            with pytest.raises(Overloaded):
+                tree.entries([])
+    assert [event["name"] for event in said] == [str(root)]
+    (root / "sub").mkdir(parents=True)
+    (root / "sub" / "a.txt").write_bytes(b"new")
+    assert read(tree, "/sub/a.txt") == b"new"
 
 
 @given(

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote_to_bytes
 
+from twisted.logger import Logger
+
 from ...protocol.bounded_table import BoundedTable
 from ...protocol.errors import ProtocolError
 from .folder_watch import FolderWatch
@@ -40,6 +42,8 @@ _FILE = _AGAIN | os.O_NOFOLLOW
 #: `struct open_how` (linux/openat2.h): flags, mode, and RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS
 #: and RESOLVE_BENEATH.
 _HOW = struct.pack("QQQ", _AGAIN, 0, 0x02 | 0x04 | 0x08)
+
+_log = Logger()
 
 
 class NotHere(Exception):
@@ -175,6 +179,8 @@ class Tree:
         self._root_fd = os.open(self.root, _DIRECTORY)
         status = os.fstat(self._root_fd)
         self._root_identity = (status.st_dev, status.st_ino)
+        #: Whether the operator knows that no folder has the root's name.
+        self._missed = False
         self._open: BoundedTable[bytes, OpenFile] = BoundedTable(most_open)
         #: Device and inode of a folder, and a name in it that is not shown.
         self._private: set[tuple[int, int, bytes]] = set()
@@ -215,16 +221,20 @@ class Tree:
         """Serve what stands under the root's name now: a mirror switches whole trees there.
 
         But for the bare place where its file system was mounted: what is open goes on until it is
-        mounted again, for who is told "not there" does not come back.
+        mounted again, for who is told "not there" does not come back. Raises Overloaded where the
+        folder was deleted.
         """
         try:
             status = os.stat(self._name)
             if (status.st_dev, status.st_ino) == self._root_identity:
+                self._missed = False
                 return
             root = os.path.realpath(self._name)
             fd = os.open(root, _DIRECTORY)
-        except OSError:
+        except OSError as fault:
+            self._miss_root(fault)
             return
+        self._missed = False
         status = os.fstat(fd)
         if status.st_dev != self._root_identity[0] and not _holds_something(fd):
             os.close(fd)
@@ -233,6 +243,18 @@ class Tree:
         self.root, self._root_fd = root, fd
         self._root_identity = (status.st_dev, status.st_ino)
         self._open.clear()
+
+    def _miss_root(self, fault: OSError) -> None:
+        if not self._missed:
+            self._missed = True
+            _log.error(
+                "The served folder {name} cannot be opened ({reason}). What is left of it is "
+                "served until a folder of this name is there again.",
+                name=os.fsdecode(self._name),
+                reason=fault.strerror,
+            )
+        if os.fstat(self._root_fd).st_nlink == 0:
+            raise Overloaded("The files are not there right now; ask again in a moment.")
 
     def visible(self, name: bytes) -> bool:
         """Whether a name may appear in URLs at all."""
