@@ -37,7 +37,7 @@ def find_workload(name: str, seed: int) -> Workload:
     else:
         found = _workload_function(name)(seed)
     if not isinstance(found, Workload) or not found.visitors:
-        raise ValueError(f"{name} gives no Workload with visitors")
+        raise ValueError(f"{name} has no visitors: a trace without arrivals, or no Workload")
     return found
 
 
