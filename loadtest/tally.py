@@ -365,9 +365,14 @@ class Objective:
             raise ValueError(f"{text!r}: {error}") from None
 
     def untried(self, figures: Mapping[str, float]) -> bool:
-        """Whether it is about promises, and no client had to wait for one."""
-        none = figures.get("promises") == 0 and figures.get("queued") == 0
-        return self.figure == "eta_within_p90" and none
+        """Whether it is about promises and no client waited, or files that no client wanted.
+
+        If all downloads ended well and have no figure of a kind, none was of that kind.
+        """
+        if self.figure == "eta_within_p90":
+            return figures.get("promises") == 0 and figures.get("queued") == 0
+        absent = self.figure not in figures and re.search("_(small|large)$", self.figure)
+        return bool(absent) and 0 < figures.get("arrived", 0) == figures.get("finished")
 
     def verdict(self, figures: Mapping[str, float]) -> str | None:
         """None when kept or untried, else one sentence. A figure that was never seen is a miss."""

@@ -62,7 +62,7 @@ def verdict(run: Mapping[str, Any], simulated: Simulated | None) -> str:
         text = f"Missed: {len(missed)} of {max(len(wanted), len(missed))} objectives"
     elif untried:
         text = f"Held: {len(wanted) - untried} of {len(wanted)} objectives"
-        text += ", the rest untried as nobody had to wait"
+        text += ", the rest untried: nobody had to wait, or wanted such files"
     elif wanted:
         text = f"Held: all {len(wanted)} objectives" if len(wanted) > 1 else "Held: the objective"
     else:
@@ -107,7 +107,7 @@ def verdict_page(run: Mapping[str, Any], simulated: Simulated | None) -> str:
     """One page that needs nothing from anywhere."""
     missed = [f"<li>Missed: {escape(text)}</li>" for text in run["missed"]]
     held = [
-        f"<li>Not tried, as nobody had to wait: {escape(text)}</li>"
+        f"<li>Not tried, as nobody had to wait or wanted such files: {escape(text)}</li>"
         if Objective.parse(text).untried(run["figures"])
         else f"<li>Held: {escape(text)}</li>"
         for text in run["objectives"]

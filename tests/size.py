@@ -32,7 +32,7 @@ BUDGETS: Mapping[str, Size] = {
     "protocol": Size(4_663, 70),
     "server": Size(44_264, 331),
     "client": Size(14_303, 42),
-    "loadtest": Size(6_881, 53),
+    "loadtest": Size(6_877, 53),
     "bench": Size(4_778, 50),
 }
 

@@ -41,7 +41,7 @@ SMALL, FAILED, TOLD = "p95_wait_small<2s", "failed_fraction<1%", "eta_within_p90
         (run((), ("no download finished",)), "Missed: 1 of 1 objectives; "),
         (
             run((SMALL, TOLD), promises=0.0, queued=0.0),
-            "Held: 1 of 2 objectives, the rest untried as nobody had to wait; ",
+            "Held: 1 of 2 objectives, the rest untried: nobody had to wait, or wanted such files; ",
         ),
         (
             run((SMALL, TOLD), (f"{SMALL}: measured 3",), promises=0.0, queued=0.0),

@@ -45,6 +45,13 @@ def test_a_figure_that_was_never_measured_is_a_miss() -> None:
     assert sentence.startswith("p95_wait_small<2s: this run has no such figure")
 
 
+def test_small_files_are_untried_where_nobody_wanted_one() -> None:
+    small = Objective.parse("p95_wait_small<2s")
+    assert misses([small], {"arrived": 3.0, "finished": 3.0, "p95_wait_large": 1.0}) == []
+    # The third may have been a small one.
+    assert misses([small], {"arrived": 3.0, "finished": 2.0, "p95_wait_large": 1.0}) != []
+
+
 def test_promises_are_untried_where_nobody_waited_and_missed_where_somebody_was_told_none() -> None:
     promised = Objective.parse("eta_within_p90>80%")
     assert misses([promised], {"finished": 3.0, "promises": 0.0, "queued": 0.0}) == []
