@@ -15,62 +15,47 @@ import calendar
 import contextlib
 import os
 import re
+import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import median
 
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
 from bench.shared.processes import process, wait_for
 from bench.shared.subject import require
 
-TIDEGATE = [sys.executable, "-m", "tidegate"]
+TIDEGATE = (sys.executable, "-m", "tidegate")
 
 
-@dataclass(frozen=True, slots=True)
-class RunCost:
-    """CPU and wall-clock seconds of a command, and its output."""
-
-    cpu_s: float
-    wall_s: float
-    output: str
-
-
-def timed(command: Sequence[object]) -> RunCost:
-    """Run a command, and measure it with its children.
+def timed(*command: object) -> tuple[float, str]:
+    """CPU seconds of a command with its children, and its output.
 
     Raises SystemExit with its output when it fails.
     """
-    started = time.monotonic()
-    with tempfile.TemporaryFile("w+") as out:
-        words = [str(word) for word in command]
-        process = subprocess.Popen(words, stdout=out, stderr=out)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        wall_s = time.monotonic() - started
-        out.seek(0)
-        output = out.read()
-    if process.returncode:
-        raise SystemExit(f"{' '.join(words)}:\n{output}")
-    return RunCost(used.ru_utime + used.ru_stime, wall_s, output)
+    words, before_s = [str(word) for word in command], _children_s()
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}:\n{done.stdout}")
+    return _children_s() - before_s, done.stdout
 
 
-def row(*cells: object) -> None:
-    sys.stdout.write(markdown.row(*cells) + "\n")
-    sys.stdout.flush()
+def _children_s() -> float:
+    """Of the processes that have been waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def same(one: Path, other: Path) -> str:
     """Compare two trees by rsync, which reads all bytes."""
-    command = ["rsync", "-aHnic", "--delete", f"{one}/", f"{other}/"]
-    return "identical" if not timed(command).output.strip() else "WRONG"
+    differences = timed("rsync", "-aHnic", "--delete", f"{one}/", f"{other}/")[1]
+    return "WRONG" if differences.strip() else "identical"
 
 
 def require_mirrored(verdicts: Mapping[str, str]) -> None:
@@ -84,29 +69,25 @@ def copy(source: Path, target: Path) -> None:
     subprocess.run(["cp", "-a", str(source), str(target)], check=True)
 
 
-def rsync(
-    work: Path, old: Path, new: Path, *options: str
-) -> tuple[float, float, float, str, RunCost]:
-    """rsync to one mirror: (master CPU, MB on the wire, mirror CPU, result, the master's cost)."""
+def rsync(work: Path, old: Path, new: Path) -> tuple[float, float, float, str]:
+    """rsync to one mirror: the master's CPU, the mirror's, MB on the wire, the verdict."""
     mirror, out, shell = work / "rsync-mirror", work / "rsync-cpu", work / "rsync-shell"
     copy(old, mirror)
     shell.write_text(f"""#!{sys.executable}
 import os, subprocess, sys
-before = os.times()
 status = subprocess.call(["sh", "-c", " ".join(sys.argv[2:])])
-after = os.times()
 with open({str(out)!r}, "w") as out:
-    out.write(str(sum(after[2:4]) - sum(before[2:4])))
+    out.write(str(sum(os.times()[2:4])))
 sys.exit(status)
 """)
     shell.chmod(0o755)
     os.sync()
-    command = ["rsync", *options, "--delete", "--stats", "-e", shell, f"{new}/", f"host:{mirror}/"]
-    cost = timed(command)
-    remote_s = float(out.read_text())
-    numbers = re.findall(r"Total bytes (?:sent|received): ([\d,]+)", cost.output)
+    options = ("-aHcz", "--delete", "--stats", "-e", shell)
+    cpu_s, output = timed("rsync", *options, f"{new}/", f"host:{mirror}/")
+    mirror_s = float(out.read_text())
+    numbers = re.findall(r"Total bytes (?:sent|received): ([\d,]+)", output)
     wire = sum(int(number.replace(",", "")) for number in numbers) / 1e6
-    return cost.cpu_s - remote_s, wire, remote_s, same(new, mirror), cost
+    return cpu_s - mirror_s, mirror_s, wire, same(new, mirror)
 
 
 @contextlib.contextmanager
@@ -119,30 +100,20 @@ def origin(publish: Path, state: Path) -> Iterator[str]:
         yield wait_for("The origin", log, "ready ", running).split()[1].rstrip("/") + "/"
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorRounds:
-    """Rounds of publishing and following."""
-
-    generated: list[RunCost]
-    applied: list[RunCost]
-    update_mb: float
-    verdict: str
-
-
-def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
-    """Publish the new tree over the old one and follow it, `rounds` times."""
-    tree, keys = work / "tree", work / "keys"
+def ours(
+    work: Path, old: Path, new: Path, rounds: int
+) -> Iterator[tuple[float, float, float, str]]:
+    """The same of publishing the new tree over the old one and following it, `rounds` times."""
+    tree, keys, publish, first = (work / name for name in ("tree", "keys", "publish", "publish-1"))
     copy(old, tree)
-    publish = work / "publish"
-    timed([*TIDEGATE, "mirror", "init", publish, "--keys", keys])
-    publishing = [*TIDEGATE, "mirror", "publish", tree, "--channel", "pair", "--keys", keys, "--to"]
+    timed(*TIDEGATE, "mirror", "init", publish, "--keys", keys)
+    publishing = [*TIDEGATE, "mirror", "publish", tree, "--channel", "pair", "--keys", keys]
+    publishing += ["--to", publish]
     # `protocol.tree_scan` does not cache stamps younger than 2 s.
     time.sleep(2.5)
-    timed([*publishing, publish])
-    first = work / "publish-1"
+    timed(*publishing)
     copy(publish, first)
-    timed(["rsync", "-aHc", "--delete", f"{new}/", f"{tree}/"])
-    generated, applied, size, verdict = [], [], 0.0, ""
+    timed("rsync", "-aHc", "--delete", f"{new}/", f"{tree}/")
     for number in range(rounds):
         copy(first, publish)
         with origin(publish, work / f"state-{number}") as url:
@@ -150,42 +121,39 @@ def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
             root = publish / "metadata" / "1.root.json"
             following = [*TIDEGATE, "mirror", "follow", url, mirror, "--channel", "pair"]
             following += ["--root", root, "--once"]
-            timed(following)
+            timed(*following)
             time.sleep(2.5)
-            timed(following)
+            timed(*following)
             os.sync()
-            generated.append(timed([*publishing, publish]))
-            applied.append(timed(following))
+            generated_s, applied_s = timed(*publishing)[0], timed(*following)[0]
             size = next(publish.glob("targets/pair/*.1-2.update")).stat().st_size / 1e6
-            verdict = same(tree, mirror)
-    return MirrorRounds(generated, applied, size, verdict)
+            yield generated_s, applied_s, size, same(tree, mirror)
 
 
-def comparison(work: Path, old: Path, new: Path, rounds: int) -> None:
-    files, size = described(new)
+def comparison(work: Path, old: Path, new: Path, rounds: int) -> str:
+    """The table, and what ours takes of rsync's."""
+    sizes = [path.stat().st_size for path in new.rglob("*") if path.is_file()]
     require(
         same(new, old) != "identical", "The two trees do not differ: there is nothing to mirror."
     )
-    sys.stdout.write(f"\nThe pair: {size / 1e6:.1f} MB, {files} files\n\n")
-    row("method", "master CPU s", "MB per mirror", "CPU s per mirror", "result")
-    row("---", "---", "---", "---", "---")
-    plain = [rsync(work, old, new, "-aHcz") for _ in range(rounds)]
-    master, mirror = (statistics.median(one[i] for one in plain) for i in (0, 2))  # type: ignore[type-var]
-    row("rsync -aHcz", f"{master:.2f} each", f"{plain[0][1]:.2f}", f"{mirror:.2f}", plain[0][3])
-    mine = ours(work, old, new, rounds)
-    update = mine.update_mb
-    generate_s = statistics.median(cost.cpu_s for cost in mine.generated)
-    apply_s = statistics.median(cost.cpu_s for cost in mine.applied)
-    row(
-        "tidegate mirror", f"{generate_s:.2f} once", f"{update:.2f}", f"{apply_s:.2f}", mine.verdict
-    )
-    require_mirrored({"rsync -aHcz": plain[0][3], "tidegate mirror": mine.verdict})
-    rsync_s = statistics.median(one[4].cpu_s for one in plain)
-    sys.stdout.write(
-        f"\nBytes against rsync -aHcz: {update / plain[0][1]:.2f}. "
-        "\n"
-        f"As a share of one rsync -aHcz run's CPU (paper D: about 100 % and 150-200 %): "
-        f"generate {100 * generate_s / rsync_s:.0f} %, apply {100 * apply_s / rsync_s:.0f} %.\n"
+    theirs = [*zip(*(rsync(work, old, new) for _ in range(rounds)), strict=True)]
+    mine = [*zip(*ours(work, old, new, rounds), strict=True)]
+    rows, of_rsync = [], median(map(sum, zip(*theirs[:2], strict=True)))
+    for name, how_often, (master, mirror, wire, verdict) in (
+        ("rsync -aHcz", "each", theirs),
+        ("tidegate mirror", "once", mine),
+    ):
+        figures = f"{median(master):.2f} {how_often}", f"{wire[0]:.2f}", f"{median(mirror):.2f}"
+        rows.append([name, *figures, verdict[-1]])
+    require_mirrored({row[0]: row[-1] for row in rows})
+    columns = ("method", "master CPU s", "MB per mirror", "CPU s per mirror", "result")
+    return (
+        f"The pair: {sum(sizes) / 1e6:.1f} MB, {len(sizes)} files\n\n"
+        f"{markdown.table(columns, rows)}\n\n"
+        f"Bytes against rsync -aHcz: {mine[2][0] / theirs[2][0]:.2f}. As a share of one such run's "
+        "CPU (paper D: about 100 % and 150-200 %): "
+        f"generate {100 * median(mine[0]) / of_rsync:.0f} %, "
+        f"apply {100 * median(mine[1]) / of_rsync:.0f} %.\n"
     )
 
 
@@ -200,7 +168,6 @@ def fetch_pair(folder: Path) -> tuple[Path, Path]:
         tree = folder / name
         if not tree.exists():
             wheels = folder / f"wheels-{name}"
-
             pip = "-m pip download -q --no-deps --only-binary :all: --python-version 3.11"
             pip += " --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64"
             pip += " --platform manylinux2014_x86_64 --platform any"
@@ -224,12 +191,6 @@ def unpack(wheel: Path, target: Path) -> None:
             os.utime(path, (seconds, seconds))
 
 
-def described(tree: Path) -> tuple[int, int]:
-    """The numbers of files and of bytes in a tree."""
-    sizes = [path.stat().st_size for path in tree.rglob("*") if path.is_file()]
-    return len(sizes), sum(sizes)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, help="Keep the fetched pair here.")
@@ -240,7 +201,7 @@ def main() -> None:
         folder = given.folder or work
         folder.mkdir(parents=True, exist_ok=True)
         old, new = fetch_pair(folder)
-        comparison(work, old, new, given.rounds)
+        sys.stdout.write(comparison(work, old, new, given.rounds))
 
 
 if __name__ == "__main__":

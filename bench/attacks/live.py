@@ -5,14 +5,14 @@ The attacker is there before the first and until the last of them is done. Its c
 mean session time against that of days without an attacker. A day counts only if the attack took
 place, see `require_landed`.
 
-`python -m bench.attacks.live people N …|attack …` is the part in the clients' namespace.
+`python -m bench.attacks.live TITLE MANNER` is the attacker, in the clients' namespace.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-import os
 import resource
 import signal
 import socket
@@ -20,49 +20,35 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from bench.attacks.simulated import SHARE, Attacker
+from bench.policies import lab
 from bench.shared import namespaces
 from bench.shared.ending import end_cleanly
-from bench.shared.namespaces import inside, run, shape
-from bench.shared.processes import process, wait_for
+from bench.shared.namespaces import SERVER, inside, run
 from bench.shared.subject import NothingMeasured, Suppressed, require
+from tidegate.loadtest.trace import to_trace
 from tidegate.loadtest.workloads import File, Visitor, Workload
 from tidegate.server.http.proxies import prefixes_of
 
 Manner = Literal["ghost", "idle", "half", "real", "small", "short"]
 
 
-@dataclass(frozen=True, slots=True)
-class LiveNetwork:
-    """Two network namespaces, and the line between them."""
-
-    server: str = "tga-s"
-    clients: str = "tga-c"
-    port: int = 8080
-    host: str = namespaces.SERVER
-    host6: str = "fd5a::1"
-    line_mbit: float = 24.0
-
-    @property
-    def line_bytes_s(self) -> float:
-        """What the server is told, a little less than the line carries of files."""
-        return 0.98 * namespaces.payload_bytes_s(self.line_mbit)
-
-
-NETWORK = LiveNetwork()
+#: Of the two network namespaces, and the server's IPv6 address.
+_PREFIX = "tga"
+_SERVER6 = "fd5a::1"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveDay:
     """A crowd of people, and the attacker beside it."""
 
+    line_mbit: float = 24.0
     #: People on a day.
     people: int = 40
     file_bytes: int = 900_000
@@ -78,6 +64,11 @@ class LiveDay:
     #: How long a ghost waits for an answer.
     ghost_s: float = 0.45
 
+    @property
+    def line_bytes_s(self) -> float:
+        """What the server is told, a little less than the line carries of files."""
+        return 0.98 * namespaces.payload_bytes_s(self.line_mbit)
+
 
 DAY = LiveDay()
 
@@ -85,7 +76,6 @@ DAY = LiveDay()
 _FETCHED_BYTES: dict[Manner, int] = {"small": 250_000, "short": 300_000}
 #: A day on which every other person has the same address.
 BEHIND_ONE = f"{DAY.people // 2} honest people behind one address"
-_BROKEN = Suppressed("people's requests", OSError, asyncio.IncompleteReadError, TimeoutError)
 _REFUSED = Suppressed("the attacker's requests", OSError, asyncio.IncompleteReadError)
 _SILENT = Suppressed("ghosts that were told nothing", TimeoutError)
 
@@ -135,19 +125,19 @@ def require_landed(title: str, manner: Manner, strikes: Strikes) -> None:
     )
 
 
-def virtual_day() -> Workload:
+def virtual_day(people: int = DAY.people) -> Workload:
     """The same people in virtual time. The attacker is there before them."""
-    people = (
+    visitors = (
         Visitor(
             f"p{number}",
             DAY.ahead_s + number * DAY.every_s,
-            NETWORK.line_mbit / 8 * 1e6,
+            DAY.line_mbit / 8 * 1e6,
             (File(f"file{number % 4}.bin", DAY.file_bytes),),
             network=prefixes_of(f"10.{20 + number}.4.1"),
         )
-        for number in range(DAY.people)
+        for number in range(people)
     )
-    return Workload("live", 1, tuple(people), NETWORK.line_bytes_s, small_below_bytes=256_000)
+    return Workload("live", 1, tuple(visitors), DAY.line_bytes_s, small_below_bytes=256_000)
 
 
 # -- in the clients' namespace --------------------------------------------------------------------
@@ -162,53 +152,11 @@ async def _connected(source: str, *, small: bool) -> socket.socket:
     sock.setblocking(False)
     try:
         sock.bind((source, 0))
-        await asyncio.get_running_loop().sock_connect(
-            sock, (NETWORK.host6 if six else NETWORK.host, NETWORK.port)
-        )
+        await asyncio.get_running_loop().sock_connect(sock, (_SERVER6 if six else SERVER, 8080))
     except BaseException:
         sock.close()
         raise
     return sock
-
-
-async def _fetch(number: int, source: str, name: str) -> float:
-    """Download as a person with curl does, repeated while the server says to wait. In seconds."""
-    begun = time.monotonic()
-    request = f"GET /file{number % 4}.bin HTTP/1.1\r\nHost: x\r\n{name}\r\n"
-    while time.monotonic() < begun + DAY.longest_s:
-        with _BROKEN:
-            async with asyncio.timeout(begun + DAY.longest_s - time.monotonic()):
-                sock = await _connected(source, small=False)
-                reader, writer = await asyncio.open_connection(sock=sock)
-                try:
-                    writer.write(f"{request}Connection: close\r\n\r\n".encode())
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    size = 0
-                    while data := await reader.read(1 << 16):
-                        size += len(data)
-                finally:
-                    writer.close()
-                if head.startswith(b"HTTP/1.1 200") and size == DAY.file_bytes:
-                    return time.monotonic() - begun
-        await asyncio.sleep(0.5)
-    return DAY.longest_s
-
-
-async def _people(count: int, behind_one: bool) -> list[float]:
-    """The session times of all people in the order of their arrivals.
-
-    `behind_one`: every other person has one address. Then all of them send an id of their own.
-    """
-
-    async def person(number: int) -> float:
-        await asyncio.sleep(number * DAY.every_s)
-        own = f"10.{20 + number}.4.1"
-        if not behind_one:
-            return await _fetch(number, own, "User-Agent: curl/8")
-        source = own if number % 2 else DAY.one_address
-        return await _fetch(number // 2, source, f"Tidegate-Client: p{number}")
-
-    return await asyncio.gather(*map(person, range(count)))
 
 
 async def _strike(attacker: Attacker, number: int, manner: Manner, strikes: Strikes) -> None:
@@ -218,7 +166,7 @@ async def _strike(attacker: Attacker, number: int, manner: Manner, strikes: Stri
     # Each address requests all four files.
     file = number // 3 % 4
     downloads = manner == "real" or manner in _FETCHED_BYTES
-    path = f"{manner}{file}.bin" if manner in _FETCHED_BYTES else f"big{file}.iso"
+    path = f"{manner if manner in _FETCHED_BYTES else 'big'}{file}.bin"
     head = f"GET /{path} HTTP/1.1\r\nHost: x\r\nTidegate-Client: a{name}\r\n"
     end = "close" if manner in _FETCHED_BYTES else "keep-alive"
     request = f"{head}Connection: {end}\r\n\r\n".encode()
@@ -272,80 +220,66 @@ async def _attack(attacker: Attacker, manner: Manner) -> Strikes:
 
 @contextmanager
 def line() -> Iterator[None]:
-    """Build the two namespaces. All of 10/8, 203.0.113/24 and one /48 are clients' addresses."""
-    try:
-        namespaces.make((NETWORK.server, NETWORK.clients))
-        namespaces.connect(NETWORK.server, NETWORK.clients)
-        namespaces.crowd(NETWORK.server, NETWORK.clients, "10.0.0.0/8", "203.0.113.0/24")
-        for name, address in ((NETWORK.server, NETWORK.host6), (NETWORK.clients, "fd5a::2")):
+    """The line of the lab, with 203.0.113/24 and one /48 more as clients' addresses."""
+    server, clients = f"{_PREFIX}-s", f"{_PREFIX}-c"
+    with lab.line(DAY.line_mbit, _PREFIX, (), "203.0.113.0/24"):
+        for name, address in ((server, _SERVER6), (clients, "fd5a::2")):
             run("ip", "-n", name, *f"addr add {address}/64 dev eth0 nodad".split())
         # IPv4 addresses of a local route can be bound; IPv6 ones only with this setting.
-        run(*inside(NETWORK.clients, "sysctl", "-qw", "net.ipv6.ip_nonlocal_bind=1"))
+        run(*inside(clients, "sysctl", "-qw", "net.ipv6.ip_nonlocal_bind=1"))
         block = "2001:db8:bad::/48"
-        run("ip", "-n", NETWORK.clients, *f"-6 route add local {block} dev lo".split())
-        run("ip", "-n", NETWORK.server, *f"-6 route add {block} via fd5a::2".split())
-        shape(NETWORK.server, "eth0", NETWORK.line_mbit, "burst 32k latency 60ms")
+        run("ip", "-n", clients, *f"-6 route add local {block} dev lo".split())
+        run("ip", "-n", server, *f"-6 route add {block} via fd5a::2".split())
         yield
-    finally:
-        namespaces.remove((NETWORK.server, NETWORK.clients))
+
+
+def _sessions_s(
+    policy: str, people: int, title: str = "", manner: Manner = "idle", *, behind_one: bool = False
+) -> list[float]:
+    """The people's session times on a fresh server, in the order of their arrivals.
+
+    Beside the attacker of this title, if there is one. `behind_one`: every other person has one
+    address, and all send an id of their own.
+    """
+    trace = []
+    for number, row in enumerate(map(json.loads, to_trace(virtual_day(people)))):
+        own = {"address": f"10.{20 + number}.4.1"}
+        if behind_one:
+            own = own if number % 2 else {"address": DAY.one_address}
+            own["fields"] = f"Tidegate-Client: p{number}"
+            row["file"] = f"file{number // 2 % 4}.bin"
+        trace.append(json.dumps({**row, **own, "rate_bytes_s": None}))
+    with tempfile.TemporaryDirectory(prefix="tidegate-attack-") as name:
+        folder = Path(name)
+        lab.lay_out(folder, virtual_day(4))
+        sizes: dict[str, int] = {"big": 2_000_000_000, **dict(_FETCHED_BYTES.items())}
+        for kind, number in itertools.product(sizes, range(4)):
+            with (folder / "files" / f"{kind}{number}.bin").open("wb") as out:
+                out.truncate(sizes[kind])
+        more = ("--listen", f"[{_SERVER6}]:8080")
+        with lab.serving(folder, policy, DAY.line_bytes_s, _PREFIX, *more):
+            with _attacking(title, manner):
+                found = lab.replay(folder, trace, _PREFIX, "--persist", f"{DAY.longest_s}")
+    return [
+        DAY.longest_s if one["done_s"] is None else one["done_s"] - one["came_s"] for one in found
+    ]
 
 
 @contextmanager
-def _serving(policy: str) -> Iterator[None]:
-    """Run a fresh server with its line's bandwidth as its only setting."""
-    with tempfile.TemporaryDirectory(prefix="tidegate-attack-") as folder:
-        release = Path(folder, "release")
-        release.mkdir()
-        for number in range(4):
-            (release / f"file{number}.bin").write_bytes(bytes(DAY.file_bytes))
-            for manner, size_bytes in _FETCHED_BYTES.items():
-                (release / f"{manner}{number}.bin").write_bytes(bytes(size_bytes))
-            with (release / f"big{number}.iso").open("wb") as big:
-                big.truncate(2_000_000_000)
-        command = [sys.executable, "-m", "tidegate", "serve", str(release), "--admin", "off"]
-        command += ["--state", f"{folder}/state", "--policy", policy]
-        for host in (NETWORK.host, f"[{NETWORK.host6}]"):
-            command += ["--listen", f"{host}:{NETWORK.port}"]
-        command += ["--bandwidth", f"{NETWORK.line_bytes_s * 8e-6:.2f}Mbit"]
-        log, environ = Path(folder, "log"), {**os.environ, "TIDEGATE_DRAIN_S": "0"}
-        with process(inside(NETWORK.server, *command), log, env=environ) as server:
-            wait_for("The server", log, "ready ", server)
-            yield
-            require(server.poll() is None, "The server ended while it was attacked.")
-
-
-def _client(*words: str) -> list[str]:
-    return inside(NETWORK.clients, sys.executable, "-m", "bench.attacks.live", *words)
-
-
-def _sessions_s(people: int, *words: str) -> list[float]:
-    command = _client("people", f"{people}", *words)
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    return [float(one) for one in json.loads(done.stdout)]
-
-
-def day(policy: str, title: str = "", manner: Manner = "idle", people: int = DAY.people) -> float:
-    """The people's mean session time on a fresh server beside the attacker of this title.
-
-    Raises NothingMeasured if the attack did not take place, or without an attacker if one of the
-    people was not done.
-    """
-    with _serving(policy):
-        if not title:
-            return statistics.fmean(_all_done_s(_sessions_s(people)))
-        attack = subprocess.Popen(
-            _client("attack", title, manner), stdout=subprocess.PIPE, text=True
-        )
+def _attacking(title: str, manner: Manner) -> Iterator[None]:
+    """The attacker from now on. Raises NothingMeasured if the attack did not take place."""
+    if not title:
+        yield
+        return
+    command = inside(f"{_PREFIX}-c", sys.executable, "-m", "bench.attacks.live", title, manner)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attack:
         try:
-            time.sleep(DAY.ahead_s)
-            found_s = statistics.fmean(_sessions_s(people))
+            yield
             attack.terminate()
             output, _ = attack.communicate(timeout=10)
         finally:
             attack.kill()
-            attack.wait()
     require_landed(title, manner, _strikes_of(title, manner, output))
-    return found_s
 
 
 def _strikes_of(title: str, manner: Manner, output: str) -> Strikes:
@@ -366,27 +300,32 @@ def _all_done_s(found_s: list[float]) -> list[float]:
     return found_s
 
 
+def day(policy: str, title: str = "", manner: Manner = "idle", people: int = DAY.people) -> float:
+    """The people's mean session time on a fresh server beside the attacker of this title.
+
+    Raises NothingMeasured if the attack did not take place, or without an attacker if one of the
+    people was not done.
+    """
+    found_s = _sessions_s(policy, people, title, manner)
+    return statistics.fmean(found_s if title else _all_done_s(found_s))
+
+
 def behind_one(policy: str) -> tuple[float, float]:
     """The mean session times of the people behind one address and of the others.
 
-    The server is fresh, and there is no attacker.
+    There is no attacker.
     """
-    with _serving(policy):
-        found_s = _all_done_s(_sessions_s(DAY.people, "behind-one"))
+    found_s = _all_done_s(_sessions_s(policy, DAY.people, behind_one=True))
     return statistics.fmean(found_s[::2]), statistics.fmean(found_s[1::2])
 
 
 def main() -> None:
-    """Run the part in the clients' namespace."""
+    """Attack until SIGTERM."""
+    title, given = sys.argv[1:]
+    manner: Manner = next(one for one in get_args(Manner) if one == given)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
-    match sys.argv[1:]:
-        case ["people", count, *words]:
-            print(json.dumps(asyncio.run(_people(int(count), "behind-one" in words))))
-        case ["attack", title, ("ghost" | "idle" | "half" | "real" | "small" | "short") as manner]:
-            print(json.dumps(asdict(asyncio.run(_attack(ATTACKERS[title], manner)))))
-        case _:
-            sys.exit(f"unknown: {sys.argv[1:]}")
+    print(json.dumps(asdict(asyncio.run(_attack(ATTACKERS[title], manner)))))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """A crowd of downloads replayed against a server: each client on an address and a line of its own.
 
-    python -m bench.policies.crowd URL TRACE [--poll]
+    python -m bench.policies.crowd URL TRACE [--poll | --persist S]
 
 Reads a trace (JSON lines as `loadtest.trace` writes them), prints one JSON object a client: when it
 came, when its first byte came, when it was done, the longest silence at its socket since the first
 byte, how often it asked, and what went wrong. Clients wait inside their request (as curl), or poll
-with their ticket as they are told. A client's own speed is the pace at which it reads.
+with their ticket as they are told. A client's own speed is the pace at which it reads. Of a client
+a line may have the `address`, and the header `fields` instead of its program's. Those that
+`--persist` ask again after a fault, for this long.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 _BLOCK = 64 * 1024
@@ -35,8 +38,7 @@ class ClientOutcome:
 
     client: str
     came_s: float
-    #: What it wants; 0 where the trace does not say.
-    size_bytes: int = 0
+    size_bytes: int
     first_s: float | None = None
     done_s: float | None = None
     silence_s: float = 0.0
@@ -47,18 +49,19 @@ class ClientOutcome:
 class TraceReplay:
     """Replays a trace."""
 
-    def __init__(self, url: str, poll: bool, bind: str) -> None:
+    def __init__(self, url: str, poll: bool, bind: str, persist_s: float = 0.0) -> None:
         parts = urlsplit(url)
-        self.host, self.port = parts.hostname or "", parts.port or 80
-        self.poll = poll
+        self.server = parts.hostname or "", parts.port or 80
+        self.agent = "tidegate/lab" if poll else "curl/8.5.0"
         self.bind = bind
+        self.persist_s = persist_s
         self.began_s = 0.0
 
     def now(self) -> float:
         """Seconds from the start."""
         return time.monotonic() - self.began_s
 
-    async def run(self, rows: list[dict[str, object]]) -> list[ClientOutcome]:
+    async def run(self, rows: list[dict[str, Any]]) -> list[ClientOutcome]:
         """All clients, each at its time."""
         self.began_s = time.monotonic()
         return list(await asyncio.gather(*(self.client(n, row) for n, row in enumerate(rows))))
@@ -71,39 +74,36 @@ class TraceReplay:
         first, _, _, _ = self.bind.split(".")
         return f"{first}.{number % 256}.{1 + number // 256}.{1 + number % 200}"
 
-    async def client(self, number: int, row: dict[str, object]) -> ClientOutcome:
+    async def client(self, number: int, row: dict[str, Any]) -> ClientOutcome:
         """One download from its arrival to its end."""
-        outcome = ClientOutcome(
-            str(row["client"]), float(str(row["t_s"])), int(str(row["size_bytes"]))
-        )
+        outcome = ClientOutcome(row["client"], row["t_s"], row["size_bytes"])
         await asyncio.sleep(max(0.0, outcome.came_s - self.now()))
-        rate = row.get("rate_bytes_s")
-        ticket = ""
-        try:
-            while outcome.done_s is None and self.now() < outcome.came_s + 600.0:
-                outcome.asked += 1
-                wait_s, ticket = await self.ask(
-                    outcome, number, str(row["file"]), float(str(rate)) if rate else None, ticket
-                )
-                await asyncio.sleep(wait_s)
-        except (OSError, ValueError, asyncio.IncompleteReadError) as fault:
-            outcome.fault = f"{type(fault).__name__}: {fault}"
+        own = {"address": self.address(number), "fields": f"User-Agent: {self.agent}", **row}
+        ticket, until_s = "", outcome.came_s + (self.persist_s or 600.0)
+        while outcome.done_s is None and self.now() < until_s:
+            outcome.asked += 1
+            try:
+                async with asyncio.timeout(until_s - self.now()):
+                    wait_s, ticket = await self.ask(outcome, own, ticket)
+            except (OSError, ValueError) as fault:
+                outcome.fault, wait_s = f"{type(fault).__name__}: {fault}", 0.5
+                if not self.persist_s:
+                    break
+            await asyncio.sleep(wait_s)
         return outcome
 
     async def ask(
-        self, outcome: ClientOutcome, number: int, file: str, rate: float | None, ticket: str
+        self, outcome: ClientOutcome, own: dict[str, Any], ticket: str
     ) -> tuple[float, str]:
         """One request; returns when to ask again and with which ticket."""
         loop = asyncio.get_running_loop()
-        sock = socket.socket()
-        sock.setblocking(False)
-        if rate is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _WINDOW_BYTES)
-        sock.bind((self.address(number), 0))
-        try:
-            await loop.sock_connect(sock, (self.host, self.port))
-            agent = "tidegate/lab" if self.poll else "curl/8.5.0"
-            request = f"GET /{file} HTTP/1.1\r\nHost: lab\r\nUser-Agent: {agent}\r\n"
+        with socket.socket() as sock:
+            sock.setblocking(False)
+            if own["rate_bytes_s"] is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _WINDOW_BYTES)
+            sock.bind((own["address"], 0))
+            await loop.sock_connect(sock, self.server)
+            request = f"GET /{own['file']} HTTP/1.1\r\nHost: lab\r\n{own['fields']}\r\n"
             if ticket:
                 request += f"Tidegate-Ticket: {ticket}\r\n"
             await loop.sock_sendall(sock, f"{request}Connection: close\r\n\r\n".encode())
@@ -124,10 +124,8 @@ class TraceReplay:
                 if lines[0].split()[1] != "200":
                     again = float(fields.get("retry-after", "5"))
                     return again, fields.get("tidegate-ticket", ticket)
-                await self.read(outcome, sock, len(body), rate, limit)
+                await self.read(outcome, sock, len(body), own["rate_bytes_s"], limit)
                 return 0.0, ticket
-        finally:
-            sock.close()
 
     async def read(
         self,
@@ -167,10 +165,12 @@ def main() -> int:
     parser.add_argument("url")
     parser.add_argument("trace", type=Path)
     parser.add_argument("--poll", action="store_true")
+    parser.add_argument("--persist", type=float, default=0.0, metavar="S")
     parser.add_argument("--bind", default="127.0.0.0", help="an IPv4 /8: the clients are in it")
     given = parser.parse_args()
     rows = [json.loads(line) for line in given.trace.read_text("utf-8").splitlines() if line]
-    for outcome in asyncio.run(TraceReplay(given.url, given.poll, given.bind).run(rows)):
+    replay = TraceReplay(given.url, given.poll, given.bind, given.persist)
+    for outcome in asyncio.run(replay.run(rows)):
         sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
     return 0
 

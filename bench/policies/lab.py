@@ -27,7 +27,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bench.policies.crowd import READER_BYTES
@@ -122,8 +122,13 @@ def scaled(workload: Workload, factor: float) -> Workload:
 
 
 @contextmanager
-def line(rate_mbit: float, prefix: str, rtt_s: Sequence[float]) -> Iterator[None]:
-    """Two namespaces, named by the prefix, and the line between them; with `rtt_s` a path."""
+def line(
+    rate_mbit: float, prefix: str, rtt_s: Sequence[float] = (), *networks: str
+) -> Iterator[None]:
+    """Two namespaces, named by the prefix, and the line between them; with `rtt_s` a path.
+
+    All addresses of 10/8 and of `networks` are clients'.
+    """
     server, clients = f"{prefix}-s", f"{prefix}-c"
     with ExitStack() as ending:
         ending.callback(namespaces.remove, (server, clients))
@@ -132,7 +137,7 @@ def line(rate_mbit: float, prefix: str, rtt_s: Sequence[float]) -> Iterator[None
             ending.enter_context(path(server, clients, rate_mbit, rtt_s))
         else:
             namespaces.connect(server, clients)
-        namespaces.crowd(server, clients, "10.0.0.0/8")
+        namespaces.crowd(server, clients, "10.0.0.0/8", *networks)
         if not rtt_s:
             shape(server, "eth0", rate_mbit, f"burst 32k latency {QUEUE_S * 1e3:.0f}ms")
         yield
@@ -161,9 +166,9 @@ def path(server: str, clients: str, rate_mbit: float, rtt_s: Sequence[float]) ->
 
 @contextmanager
 def serving(
-    folder: Path, policy: str, told_bytes_s: float | None, workers: int, prefix: str
+    folder: Path, policy: str, told_bytes_s: float | None, prefix: str, *options: str
 ) -> Iterator[None]:
-    """nginx, or our server under a policy, in the server's namespace."""
+    """nginx, or a fresh server of ours under a policy, in the server's namespace."""
     files = folder / "files"
     if policy == "nginx":
         config = folder / "nginx.conf"
@@ -175,34 +180,26 @@ def serving(
         )
         command = ["nginx", "-c", str(config)]
     else:
-        state = Path(tempfile.mkdtemp(dir=folder))
-        command = [sys.executable, "-m", "tidegate", "serve", str(files)]
-        command += ["--listen", f"{SERVER}:8080", "--admin", "off", "--state", str(state)]
-        command += ["--policy", policy, "--workers", str(workers)]
+        command = [sys.executable, "-m", "tidegate", "serve", str(files), "--admin", "off"]
+        command += ["--listen", f"{SERVER}:8080", "--state", tempfile.mkdtemp(dir=folder)]
+        command += ["--policy", policy, *options]
         if told_bytes_s is not None:
             command += ["--bandwidth", f"{int(told_bytes_s * 8)}bit"]
-    log = folder / "server.log"
+    log, environ = folder / "server.log", {**os.environ, "TIDEGATE_DRAIN_S": "0"}
     log.unlink(missing_ok=True)
-    with process(inside(f"{prefix}-s", *command), log) as server:
+    with process(inside(f"{prefix}-s", *command), log, env=environ) as server:
         wait_for(policy, log, "start worker process " if policy == "nginx" else "ready ", server)
         yield
+        require(server.poll() is None, f"{policy}: the server ended before its clients.")
 
 
-def replay(folder: Path, workload: Workload, *, poll: bool, prefix: str) -> list[dict[str, float]]:
-    """The crowd against whatever serves; one dict a client."""
+def replay(folder: Path, rows: Iterable[str], prefix: str, *options: str) -> list[dict[str, float]]:
+    """The crowd of a trace against whatever serves; one dict a client."""
     trace = folder / "trace.jsonl"
-    trace.write_text("\n".join(to_trace(workload)), "utf-8")
+    trace.write_text("\n".join(rows), "utf-8")
     command = inside(f"{prefix}-c", sys.executable, "-m", "bench.policies.crowd")
-    command += [f"http://{SERVER}:8080", str(trace), "--bind", "10.0.0.0"]
-    done = subprocess.run(
-        [*command, *(["--poll"] if poll else [])],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stderr)
+    command += [f"http://{SERVER}:8080", str(trace), "--bind", "10.0.0.0", *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=400, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -312,23 +309,6 @@ class _IdealClient:
         return sent
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRow:
-    """One server on one trace."""
-
-    trace: str
-    policy: str
-    told: str
-    live_s: float
-    simulated_s: float
-    nginx_s: float
-    ideal_s: float
-    #: The part of clients that were done later than by nginx, by more than 5 % and 5 s.
-    later: float
-    silence_s: float
-    faults: int
-
-
 #: What the server is told of its line, as a part of it; the first three by default.
 TOLD = {"none": None, "right": 0.98, "double": 2.0, "below": 0.94, "above": 1.12, "fourfold": 4.0}
 
@@ -356,46 +336,31 @@ def main() -> int:
     with suppress(OSError):  # a container may not
         # A line, its server and its crowd do not wait for a busy machine.
         os.setpriority(os.PRIO_PROCESS, 0, -15)
-    rows: list[TraceRow] = []
+    columns = "trace|server|told|live mean s|simulated|live ÷ simulated|÷ nginx|÷ ideal"
+    columns += "|later|longest silence s|not done"
+    rows = []
     for trace in given.trace or TRACES:
         workload = scaled(begun(TRACES[trace](given.seed), given.part), given.rate / RATE_MBIT)
         folder_of = tempfile.TemporaryDirectory(prefix="tidegate-policies-")
         with folder_of as name, line(given.rate, given.prefix, given.rtt):
             folder = Path(name)
             lay_out(folder, workload)
-            nginx_s, ideal_s = 0.0, ideal(workload, given.rtt)
+            ideal_s = ideal(workload, given.rtt)
             plain: dict[float, float] = {}
-            runs = [("nginx", "none", 1)]
-            runs += itertools.product(
-                given.policy or servers, given.told or TOLD, given.workers or [1]
-            )
-            for policy, told, workers in runs:
+            told_of = given.policy or servers, given.told or TOLD, given.workers or [1]
+            for policy, told, workers in [("nginx", "none", 1), *itertools.product(*told_of)]:
                 part = TOLD[told]
                 bound = None if part is None else part * workload.bandwidth_bytes_s
-                with serving(folder, policy, bound, workers, given.prefix):
-                    poll = policy in ("ticket", "reserve", "fcfs")
-                    found = replay(folder, workload, poll=poll, prefix=given.prefix)
+                polls = ("--poll",) if policy in ("ticket", "reserve", "fcfs") else ()
+                with serving(folder, policy, bound, given.prefix, "--workers", f"{workers}"):
+                    found = replay(folder, to_trace(workload), given.prefix, *polls)
                 require_crowd(policy, found, workload)
-                times = [c["done_s"] - c["came_s"] for c in found if c["done_s"] is not None]
-                live = statistics.fmean(times)
-                if policy == "nginx":
-                    nginx_s, plain = live, _sessions(found)
-                rows.append(
-                    TraceRow(
-                        trace,
-                        policy if workers == 1 else f"{policy}, {workers} workers",
-                        told,
-                        live,
-                        simulated(policy, workload, bound, range(3), given.rtt),
-                        nginx_s,
-                        ideal_s,
-                        len(_later(found, plain)) / len(found),
-                        max(c["silence_s"] for c in found),
-                        len(found) - len(times),
-                    )
-                )
-                sys.stderr.write(f"{rows[-1]}\n")
-    sys.stdout.write(table(rows) + "\n")
+                plain = plain or _sessions(found)
+                simulated_s = simulated(policy, workload, bound, range(3), given.rtt)
+                server = policy if workers == 1 else f"{policy}, {workers} workers"
+                rows.append([trace, server, told, *_figures(found, plain, simulated_s, ideal_s)])
+                sys.stderr.write(markdown.row(*rows[-1]) + "\n")
+    sys.stdout.write(markdown.table(columns.split("|"), rows) + "\n")
     return 0
 
 
@@ -417,7 +382,7 @@ def require_crowd(policy: str, found: Sequence[Mapping[str, float]], workload: W
     )
 
 
-def _sessions(found: Sequence[dict[str, float]]) -> dict[float, float]:
+def _sessions(found: Sequence[Mapping[str, float]]) -> dict[float, float]:
     """How long each client took, by when it came; infinite if it was never done."""
     return {
         one["came_s"]: math.inf if one["done_s"] is None else one["done_s"] - one["came_s"]
@@ -425,27 +390,23 @@ def _sessions(found: Sequence[dict[str, float]]) -> dict[float, float]:
     }
 
 
-def _later(found: Sequence[dict[str, float]], plain: dict[float, float]) -> list[float]:
-    """When those clients came that were done later than before by more than 5 % and 5 s."""
-    return [
-        came_s
-        for came_s, took_s in _sessions(found).items()
-        if took_s > max(1.05 * plain[came_s], plain[came_s] + 5.0)
-    ]
-
-
-def table(rows: Sequence[TraceRow]) -> str:
-    """Markdown."""
-    columns = "trace|server|told|live mean s|simulated|live ÷ simulated|÷ nginx|÷ ideal"
-    columns += "|later|longest silence s|not done"
-    lines = []
-    for row in rows:
-        live_s = row.live_s
-        ratios = (live_s / other_s for other_s in (row.simulated_s, row.nginx_s, row.ideal_s))
-        figures = [f"{live_s:.2f}", f"{row.simulated_s:.2f}", *(f"{one:.2f}" for one in ratios)]
-        figures += [f"{100 * row.later:.1f} %", f"{row.silence_s:.1f}"]
-        lines.append([row.trace, row.policy, row.told, *figures, row.faults])
-    return markdown.table(columns.split("|"), lines)
+def _figures(
+    found: Sequence[Mapping[str, float]],
+    plain: Mapping[float, float],
+    simulated_s: float,
+    ideal_s: float,
+) -> list[str]:
+    """The rest of a row; `plain` is what nginx's clients took."""
+    sessions = _sessions(found)
+    times = [took_s for took_s in sessions.values() if took_s < math.inf]
+    live_s, nginx_s = statistics.fmean(times), statistics.fmean(plain.values())
+    ratios = (live_s / other_s for other_s in (simulated_s, nginx_s, ideal_s))
+    # By more than 5 % and 5 s.
+    later = sum(s > max(1.05 * plain[at], plain[at] + 5.0) for at, s in sessions.items())
+    silence_s = max(one["silence_s"] for one in found)
+    figures = [f"{live_s:.2f}", f"{simulated_s:.2f}", *(f"{one:.2f}" for one in ratios)]
+    figures += [f"{100 * later / len(found):.1f} %", f"{silence_s:.1f}"]
+    return [*figures, f"{len(found) - len(times)}"]
 
 
 if __name__ == "__main__":
