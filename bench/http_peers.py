@@ -28,7 +28,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench import mix
@@ -43,14 +43,11 @@ _ENDED = Suppressed("threads that ended while their time was read", OSError)
 
 @dataclass
 class BenchedServer:
-    """One running server and its results; `tls` is its TLS port."""
+    """One running server."""
 
     name: str
-    port: int
+    url: str
     process: subprocess.Popen[bytes]
-    tls: BenchedServer | None = None
-    #: Of each round of a row: CPU cost, rate, and the 99th percentile of the time in ms.
-    results: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     #: The number of the next request of a varied row.
     numbered: int = 0
 
@@ -78,11 +75,6 @@ class BenchedServer:
                 with _ENDED:
                     total_ns += int((task / "schedstat").read_text().split()[0])
         return total_ns / 1e9
-
-    def median(self, row: str, column: int) -> float:
-        """The median over the rounds of a column of `results`; NaN where there is none."""
-        values = [of_round[column] for of_round in self.results.get(row, [])]
-        return statistics.median(values) if values else float("nan")
 
 
 def _write_settings(scratch: Path, root: Path, ports: Mapping[str, int]) -> tuple[Path, Path]:
@@ -125,8 +117,16 @@ connections_per_lease = 1024
 WALKED = "The walk over the served directory is over."
 
 
+#: Of one server: CPU cost, rate, and the 99th percentile of the time in ms.
+Figures = tuple[float, float, float]
+#: nginx's and Tidegate's.
+Round = tuple[Figures, Figures]
+#: nginx and Tidegate, by whether they are asked by TLS.
+Peers = dict[bool, list[BenchedServer]]
+
+
 @contextlib.contextmanager
-def all_running(root: Path, scratch: Path, tls: bool) -> Iterator[list[BenchedServer]]:
+def all_running(root: Path, scratch: Path, tls: bool) -> Iterator[Peers]:
     """All servers, once each accepts connections and has hashed its files.
 
     `tls`: a second Tidegate with TLS.
@@ -144,37 +144,32 @@ def all_running(root: Path, scratch: Path, tls: bool) -> Iterator[list[BenchedSe
     )
     ports = {name: free_port() for name in ("nginx", "nginx-tls", "tidegate", "tidegate-tls")}
     nginx, config = _write_settings(scratch, root, ports)
-
-    def tidegate(name: str, *more: str) -> list[str]:
-        return [
-            *(sys.executable, "-m", "tidegate", "serve", str(root), "--admin", "off"),
-            *("--listen", f"127.0.0.1:{ports[name]}", "--state", str(scratch / name)),
-            *("--config", str(config), *more),
-        ]
-
-    commands: dict[str, list[str]] = {
-        "nginx": ["nginx", "-c", str(nginx)],
-        "tidegate": tidegate("tidegate"),
-        "tidegate-tls": tidegate(
-            "tidegate-tls", "--tls-cert", str(certificate), "--tls-key", str(key)
-        ),
-    }
-    if not tls:
-        del commands["tidegate-tls"]
     with contextlib.ExitStack() as stack:
-        peers: dict[str, BenchedServer] = {}
-        for name, command in commands.items():
-            started = stack.enter_context(process(command, scratch / f"{name}.log", cwd=scratch))
-            peers[name] = BenchedServer(name, ports[name], started)
-        for name, peer in peers.items():
+        peers: Peers = {}
+
+        def start(name: str, *words: str) -> subprocess.Popen[bytes]:
+            log = scratch / f"{name}.log"
+            return stack.enter_context(process(words, log, cwd=scratch))
+
+        master = start("nginx", "nginx", "-c", str(nginx))
+        for secure in (False, True)[: 1 + tls]:
+            end, scheme = ("-tls", "https") if secure else ("", "http")
+            words = ["-m", "tidegate", "serve", str(root), "--admin", "off", "--config"]
+            words += [str(config), "--listen", f"127.0.0.1:{ports[f'tidegate{end}']}"]
+            words += ["--state", str(scratch / f"tidegate{end}")]
+            words += ["--tls-cert", str(certificate), "--tls-key", str(key)] if secure else []
+            ours = start(f"tidegate{end}", sys.executable, *words)
+            peers[secure] = [
+                BenchedServer(name, f"{scheme}://127.0.0.1:{ports[name + end]}", running)
+                for name, running in (("nginx", master), ("tidegate", ours))
+            ]
+        wait_for("nginx", scratch / "nginx.log", "start worker process ", master)
+        for secure, (_, server) in peers.items():
             # Tidegate hashes each file once; the rows measure serving alone.
-            for text in ("start worker process ",) if name == "nginx" else ("ready ", WALKED):
-                wait_for(name, scratch / f"{name}.log", text, peer.process, most_s=300.0)
-        master = peers["nginx"]
-        master.tls = BenchedServer("nginx-tls", ports["nginx-tls"], master.process)
-        if tls:
-            peers["tidegate"].tls = peers.pop("tidegate-tls")
-        yield list(peers.values())
+            log = scratch / f"tidegate{'-tls' * secure}.log"
+            for text in ("ready ", WALKED):
+                wait_for("Tidegate", log, text, server.process, most_s=300.0)
+        yield peers
 
 
 def _varied_script(first: int, request: str) -> str:
@@ -210,7 +205,6 @@ class Row:
     by_bytes: bool = False
     rare: bool = False
     nginx_path: str = ""
-    conditional: bool = False
     varied: str = ""
     mixed: bool = False
 
@@ -219,21 +213,15 @@ _MIB = ("Range: bytes=52428800-53477375",)
 ROWS = (
     Row("A crowd's mix", "/mix/none", rare=True, mixed=True),
     Row("1 KiB", "/1k.bin"),
-    Row("10 KiB", "/10k.bin"),
-    Row("1 KiB, new connection each", "/1k.bin", fields=("Connection: close",)),
     Row("30 kB", "/30k.bin"),
     Row("100 kB", "/100k.bin"),
-    Row("64 KiB ranges", "/256m.bin", 16, ("Range: bytes=52428800-52494335",)),
     Row("1 MiB ranges", "/256m.bin", 16, _MIB, by_bytes=True),
     Row("256 MiB", "/256m.bin", 4, by_bytes=True),
-    Row("304", "/1k.bin", conditional=True),
-    Row("404", "/nothing.bin", rare=True),
     Row("SHA256SUMS of 30 files", "/thirty/SHA256SUMS", nginx_path="/2k.bin"),
     Row("HTTPS 1 KiB", "/1k.bin", tls=True),
     Row("HTTPS 1 KiB, new connection each", "/1k.bin", fields=("Connection: close",), tls=True),
     Row("HTTPS 256 MiB", "/256m.bin", 4, by_bytes=True, tls=True),
     Row("Varied: User-Agent", "/1k.bin", varied='ask("/1k.bin", agent(n))'),
-    Row("Varied: cookie", "/1k.bin", varied='ask("/1k.bin", "Cookie: session=" .. n .. "\\r\\n")'),
     # wrk waits for the body that a HEAD request has none of, unless the file is empty.
     Row(
         "Varied: HEAD",
@@ -294,38 +282,29 @@ ROWS = (
 )
 
 
-def load(peer: BenchedServer, row: Row, seconds: int, scratch: Path) -> tuple[float, float, float]:
+def load(peer: BenchedServer, row: Row, seconds: int, scratch: Path) -> Figures:
     """Run wrk. Returns CPU µs a request and requests a second, or s/GB and GB/s (`by_bytes`).
 
     The third is the 99th percentile of a request's time in ms.
     """
-    at = (peer.tls or peer) if row.tls else peer
-    scheme = "https" if row.tls else "http"
     path = row.nginx_path if row.nginx_path and peer.name == "nginx" else row.path
-    url = f"{scheme}://127.0.0.1:{at.port}{path}"
-    fields = row.fields
+    url = f"{peer.url}{path}"
     command = ["wrk", "-t1", f"-c{row.connections}", f"-d{seconds}s", "--latency"]
     command += ["--timeout", "30s"]
-    if row.conditional:
-        fields += (f"If-None-Match: {validators(url)['etag']}",)
-    for one in fields:
+    for one in row.fields:
         command += ["-H", one]
-    require_status(peer.name, row, status_of(url, fields))
-    if row.varied:
-        known = {} if row.rare else validators(url)
-        text = row.varied
-        for name, value in known.items():
-            text = text.replace(f"{{{name}}}", value)
-        script = scratch / "varied.lua"
-        script.write_text(_varied_script(peer.numbered, text))
+    require_status(peer.name, row, asked(url, "GET", row.fields)[0])
+    if row.varied or row.mixed:
+        text = mix.script(peer.numbered) if row.mixed else _varied_script(peer.numbered, row.varied)
+        if "{" in row.varied:
+            seen = asked(url, "HEAD")[1]
+            text = text.replace("{etag}", seen["ETag"]).replace("{modified}", seen["Last-Modified"])
+        script = scratch / "wrk.lua"
+        script.write_text(text)
         command += ["-s", str(script)]
-    if row.mixed:
-        script = scratch / "mix.lua"
-        script.write_text(mix.script(peer.numbered))
-        command += ["-s", str(script)]
-    before = at.cpu_s()
+    before = peer.cpu_s()
     done = subprocess.run([*command, url], check=True, capture_output=True, text=True)
-    cpu_s = at.cpu_s() - before
+    cpu_s = peer.cpu_s() - before
     requests, count_bytes = served(peer.name, row, done.stdout)
     found = re.search(r"99%\s+([0-9.]+)(us|ms|s|m)\s", done.stdout)
     times_ms = {"us": 0.001, "ms": 1.0, "s": 1e3, "m": 60e3}
@@ -336,32 +315,23 @@ def load(peer: BenchedServer, row: Row, seconds: int, scratch: Path) -> tuple[fl
     return cpu_s / requests * 1e6, requests / seconds, p99_ms
 
 
-def validators(url: str) -> dict[str, str]:
-    """The entity tag and the modification date of a URL."""
-    context = ssl._create_unverified_context() if url.startswith("https:") else None
-    with urllib.request.urlopen(
-        urllib.request.Request(url, method="HEAD"), context=context
-    ) as answer:
-        return {"etag": answer.headers["ETag"], "modified": answer.headers["Last-Modified"]}
-
-
-def status_of(url: str, fields: Sequence[str]) -> int:
-    """The status of one request with these header lines."""
+def asked(url: str, method: str, fields: Sequence[str] = ()) -> tuple[int, Mapping[str, str]]:
+    """The status and the header fields of the answer to one request with these header lines."""
     headers = dict(one.split(": ", 1) for one in fields)
-    request = urllib.request.Request(url, headers=headers)
+    request = urllib.request.Request(url, headers=headers, method=method)
     context = ssl._create_unverified_context() if url.startswith("https:") else None
     try:
         with urllib.request.urlopen(request, context=context) as answer:
-            return int(answer.status)
+            return int(answer.status), dict(answer.headers)
     except urllib.error.HTTPError as error:
         with error:
-            return error.code
+            return error.code, dict(error.headers)
 
 
 def require_status(name: str, row: Row, status: int) -> None:
     """Raise NothingMeasured unless the status is the one that the row expects."""
     ranged = any(one.startswith("Range:") for one in row.fields)
-    wanted = 404 if row.rare else 304 if row.conditional else 206 if ranged else 200
+    wanted = 404 if row.rare else 206 if ranged else 200
     require(status == wanted, f"{name} answers {status} to '{row.name}', which wants {wanted}.")
 
 
@@ -378,42 +348,32 @@ def served(name: str, row: Row, report: str) -> tuple[int, float]:
     return requests, count_bytes
 
 
-def ratios_of(row: Row, peers: Sequence[BenchedServer]) -> list[float]:
-    """Tidegate's CPU over nginx's in each round of a row: noise affects both in a round."""
-    named = {peer.name: peer.results.get(row.name, []) for peer in peers}
-    pairs = zip(named["tidegate"], named["nginx"], strict=True)
-    return [ours[0] / nginx[0] for ours, nginx in pairs] or [math.nan]
+def ratio_of(rounds: Sequence[Round]) -> float:
+    """Tidegate's CPU over nginx's, the median: noise affects both in a round."""
+    return statistics.median(ours[0] / nginx[0] for nginx, ours in rounds)
 
 
-def worst(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
+def worst(results: Mapping[str, Sequence[Round]]) -> str:
     """The row that costs most beside nginx, in a sentence."""
-    medians = {row.name: statistics.median(ratios_of(row, peers)) for row in rows}
-    name = max(medians, key=lambda name: medians[name])
-    return f"Worst row beside nginx: {name}, {medians[name]:.2f} times its CPU."
+    ratio, name = max((ratio_of(rounds), name) for name, rounds in results.items())
+    return f"Worst row beside nginx: {name}, {ratio:.2f} times its CPU."
 
 
-def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
+def table(rows: Sequence[Row], results: Mapping[str, Sequence[Round]]) -> str:
     """The medians as a Markdown table: CPU, throughput, the ratio to nginx's CPU, and p99."""
-    named = {peer.name: peer for peer in peers}
-    nginx, ours = named["nginx"], named["tidegate"]
     titles = ["work", "nginx", "Tidegate", "CPU ratio", "p99 of both, ms"]
     lines = []
     for row in rows:
-
-        def cell(peer: BenchedServer, row: Row = row) -> str:
-            cost, rate = peer.median(row.name, 0), peer.median(row.name, 1)
-            if math.isnan(cost):
-                return "–"
-            if row.by_bytes:
-                return f"{cost:.3f} s/GB, {rate:.2f} GB/s"
-            return f"{cost:.1f} µs, {rate:,.0f}/s"
-
-        ratios = ratios_of(row, peers)
+        rounds = results[row.name]
+        cells, p99s = [row.name], []
+        for of_server in zip(*rounds, strict=True):
+            cost, rate, p99_ms = map(statistics.median, zip(*of_server, strict=True))
+            by_bytes = f"{cost:.3f} s/GB, {rate:.2f} GB/s"
+            cells.append(by_bytes if row.by_bytes else f"{cost:.1f} µs, {rate:,.0f}/s")
+            p99s.append(f"{p99_ms:.1f}")
+        ratios = [ours[0] / nginx[0] for nginx, ours in rounds]
         spread = f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
-        ratio = f"{statistics.median(ratios):.2f}{spread}"
-        p99 = f"{nginx.median(row.name, 2):.1f}, {ours.median(row.name, 2):.1f}"
-        cells = [row.name, cell(nginx), cell(ours), ratio, p99]
-        lines.append(cells)
+        lines.append([*cells, f"{ratio_of(rounds):.2f}{spread}", ", ".join(p99s)])
     return markdown.table(titles, lines)
 
 
@@ -421,7 +381,7 @@ def fill(root: Path, rows: Sequence[Row]) -> None:
     """Make the files that `rows` need."""
     asked = {path.split("/")[1] for row in rows for path in (row.path, row.nginx_path) if path}
     asked.add("1k.bin")
-    sizes = {"empty.bin": 0, "1k.bin": 1 << 10, "2k.bin": 2 << 10, "10k.bin": 10 << 10}
+    sizes = {"empty.bin": 0, "1k.bin": 1 << 10, "2k.bin": 2 << 10}
     sizes |= {"30k.bin": 30_000, "100k.bin": 100_000, "256m.bin": 256 << 20}
     for name in asked & sizes.keys():
         with (root / name).open("wb") as file:
@@ -458,35 +418,38 @@ def main() -> None:
     rows = [row for row in ROWS if any(part in row.name for part in wanted)]
     require(rows, f"No row here has {options.only} in its name.")
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
-        peers = measure(Path(folder), rows, options)
-    text = f"{table(rows, peers)}\n\n{worst(rows, peers)}"
+        results = measure(Path(folder), rows, options)
+    text = f"{table(rows, results)}\n\n{worst(results)}"
     print(text)
     if options.docs is not None:
         markdown.put_between_marks(options.docs, "bench.http_peers", text)
 
 
-def measure(scratch: Path, rows: Sequence[Row], options: argparse.Namespace) -> list[BenchedServer]:
+def measure(
+    scratch: Path, rows: Sequence[Row], options: argparse.Namespace
+) -> dict[str, list[Round]]:
     """Start all servers, measure row by row and round by round, stop all servers."""
     root = scratch / "root"
     root.mkdir()
     for path in (scratch, root):
         path.chmod(0o755)
     fill(root, rows)
-    tls = any(row.tls for row in rows)
-    with all_running(root, scratch, tls) as peers:
+    results: dict[str, list[Round]] = {}
+    with all_running(root, scratch, any(row.tls for row in rows)) as peers:
         # Warm caches and known digests: the state of a release server.
-        for peer in peers if options.warm_up else ():
+        for peer in peers[False] if options.warm_up else ():
             for row in ROWS:
                 if row.name in ("1 KiB", "256 MiB") and (root / row.path[1:]).exists():
                     load(peer, row, options.warm_up, scratch)
         for row in rows:
+            rounds = results[row.name] = []
+            nginx, ours = peers[row.tls]
             for number in range(options.rounds):
-                turn = number % len(peers)
-                for peer in peers[turn:] + peers[:turn]:
-                    found = load(peer, row, options.seconds, scratch)
-                    peer.results.setdefault(row.name, []).append(found)
+                turns = (nginx, ours) if number % 2 == 0 else (ours, nginx)
+                found = {one.name: load(one, row, options.seconds, scratch) for one in turns}
+                rounds.append((found[nginx.name], found[ours.name]))
             print(f"{row.name}: done", file=sys.stderr, flush=True)
-    return peers
+    return results
 
 
 if __name__ == "__main__":

@@ -95,18 +95,21 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
         "downloaded no file",
     ),
     "http_peers: wrong status": (
-        lambda: http_peers.require_status("nginx", HTTP["304"], 200),
-        "wants 304",
+        lambda: http_peers.require_status("nginx", HTTP["Varied: 404"], 200),
+        "wants 404",
     ),
     "http_peers: no range": (
         lambda: http_peers.require_status("nginx", HTTP["1 MiB ranges"], 200),
         "wants 206",
     ),
     "http_peers: nothing served": (
-        lambda: http_peers.served("nginx", HTTP["404"], WRK),
+        lambda: http_peers.served("nginx", HTTP["Varied: 404"], WRK),
         "served nothing",
     ),
-    "http_peers: no report": (lambda: http_peers.served("nginx", HTTP["404"], ""), "refused"),
+    "http_peers: no report": (
+        lambda: http_peers.served("nginx", HTTP["Varied: 404"], ""),
+        "refused",
+    ),
     "mirror: wrong tree": (
         lambda: mirror.require_mirrored(MIRRORED | {"tidegate mirror": "WRONG"}),
         "tidegate mirror did not make",
@@ -241,8 +244,8 @@ def test_a_measurement_with_its_subject_goes_on() -> None:
     live.require_landed("one /48", "small", STRUCK)
     simulated.require_landed(engine(9, 0, 0.0), "one /48", "ghost")
     simulated.require_landed(engine(9, 9, 9.0), "one /48", "real")
-    http_peers.require_status("nginx", HTTP["304"], 304)
-    assert http_peers.served("nginx", HTTP["10 KiB"], "5 requests in 1.00s, 2.00KB read") == (
+    http_peers.require_status("nginx", HTTP["Varied: 404"], 404)
+    assert http_peers.served("nginx", HTTP["1 KiB"], "5 requests in 1.00s, 2.00KB read") == (
         5,
         2048.0,
     )

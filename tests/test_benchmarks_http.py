@@ -91,16 +91,14 @@ def test_a_table_stands_between_the_marks_of_a_document(tmp_path: Path) -> None:
 
 
 def test_the_worst_row_is_named() -> None:
-    rows = [http_peers.ROWS[0], http_peers.ROWS[1]]
-    peers = [
-        http_peers.BenchedServer(name, 0, subprocess.Popen(["true"]), results=results)
-        for name, results in (
-            ("nginx", {rows[0].name: [(2.0, 1.0)], rows[1].name: [(2.0, 1.0)]}),
-            ("tidegate", {rows[0].name: [(3.0, 1.0)], rows[1].name: [(5.0, 1.0)]}),
-        )
-    ]
-    for peer in peers:
-        peer.process.wait()
-    assert http_peers.worst(rows, peers) == (
+    rows, nginx = http_peers.ROWS[:2], (2.0, 1000.0, 1.0)
+    results: dict[str, list[http_peers.Round]] = {
+        rows[0].name: [(nginx, (3.0, 500.0, 2.0))],
+        rows[1].name: [(nginx, (4.0, 500.0, 2.0)), (nginx, (6.0, 500.0, 4.0))],
+    }
+    assert http_peers.worst(results) == (
         f"Worst row beside nginx: {rows[1].name}, 2.50 times its CPU."
+    )
+    assert http_peers.table(rows, results).splitlines()[-1] == (
+        f"| {rows[1].name} | 2.0 µs, 1,000/s | 5.0 µs, 500/s | 2.50 (2.00–3.00) | 1.0, 3.0 |"
     )
