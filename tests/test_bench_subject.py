@@ -115,24 +115,24 @@ TAKEN_AWAY: dict[str, tuple[Callable[[], object], str]] = {
         "tidegate mirror did not make",
     ),
     "parallel: program absent": (
-        lambda: parallel.require_run(SITUATIONS["static"], "axel", replace(RUN, status=127), 1),
+        lambda: parallel.require_run(SITUATIONS["static"], "axel", replace(RUN, status=127)),
         "not installed",
     ),
     "parallel: no bytes": (
-        lambda: parallel.require_run(SITUATIONS["static"], "axel", replace(RUN, received=(0,)), 0),
+        lambda: parallel.require_run(SITUATIONS["static"], "axel", replace(RUN, received=(0,))),
         "no byte",
     ),
     "parallel: exit 0 without the file": (
-        lambda: parallel.require_run(SITUATIONS["static"], "axel", replace(RUN, right=False), 1),
+        lambda: parallel.require_run(SITUATIONS["static"], "axel", replace(RUN, right=False)),
         "without the file",
     ),
     "parallel: no event": (
-        lambda: parallel.require_run(SITUATIONS["stall"], "axel", replace(RUN, happened=False), 1),
+        lambda: parallel.require_run(SITUATIONS["stall"], "axel", replace(RUN, happened=False)),
         "before anything happened",
     ),
     "parallel: bad mirror not asked": (
         lambda: parallel.require_run(
-            SITUATIONS["503 for ever"], "tidegate", replace(RUN, received=(9, 0)), 1
+            SITUATIONS["503 for ever"], "tidegate", replace(RUN, received=(9, 0))
         ),
         "misbehaves",
     ),
@@ -252,9 +252,9 @@ def test_a_measurement_with_its_subject_goes_on() -> None:
     long = "0 requests in 1.00s, 2.00MB read"
     assert http_peers.served("nginx", HTTP["256 MiB"], long) == (0, 2.0 * (1 << 20))
     mirror.require_mirrored(MIRRORED)
-    parallel.require_run(SITUATIONS["503 for ever"], "tidegate", RUN, 1)
+    parallel.require_run(SITUATIONS["503 for ever"], "tidegate", RUN)
     # A peer that fails is a result of the table.
-    parallel.require_run(SITUATIONS["stall"], "curl", replace(RUN, right=False, status=124), 1)
+    parallel.require_run(SITUATIONS["stall"], "curl", replace(RUN, right=False, status=124))
     policies.require_crowd("nginx", SERVED, CROWD)
     chaos.require_subject(["killed"], Counter(), GIVEN)
 

@@ -11,9 +11,10 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.multicast.network import SENDER_ADDRESS, SENDER_SITE, MulticastLab
-from bench.multicast.peers import PEERS
+from bench.multicast.peers import PEERS, Begun
 from bench.shared.processes import cpu_s, wait_for
 
 
@@ -28,9 +29,7 @@ class TrialRow:
     ratio: float
     seconds: float
     note: str = ""
-    results: list[dict[str, object]] = field(default_factory=list)
-    server_cpu_s: float = 0.0
-    sent_bytes: int = 0
+    results: list[dict[str, Any]] = field(default_factory=list)
 
 
 class MulticastBench:
@@ -72,53 +71,47 @@ class MulticastBench:
         `late_s`: receiver -> delay of its request.
         """
         scratch = Path(tempfile.mkdtemp(dir=self.folder))
-        count = network.receivers
-        outs = [scratch / f"r{number}" / "obj.bin" for number in range(count)]
+        outs = [scratch / f"r{number}" / "obj.bin" for number in range(network.receivers)]
         for out in outs:
             out.parent.mkdir()
-        used_s = 0.0
+        results: list[dict[str, Any]] = []
+        note = ""
         try:
             with network:
                 if tool == "ours":
-                    server, used_s, before, begun = self._ours(network, scratch, outs, late_s or {})
+                    server, used_s, (before, begun) = self._ours(
+                        network, scratch, outs, late_s or {}
+                    )
                 else:
                     kbit = network.rate_mbit * 950
                     before, begun = PEERS[tool](network, self.file, scratch, outs, kbit)
                 whole = self._wait(outs, begun, timeout_s)
                 time.sleep(0.2)
-                after = network.wire()
+                sent = network.wire() - before
                 if tool == "ours":
                     # `ip netns exec` has replaced itself by its command.
                     used_s = cpu_s(server) - used_s
             good = sum(map(self._right, outs))
-            results = _results(scratch, count) if tool == "ours" else []
+            if tool == "ours":
+                results = [_result(out.parent.with_suffix(".log")) for out in outs]
+                note = _note(results, used_s)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        sent = after[0] - before[0]
         ratio = sent / max(1, self.file.stat().st_size)
-        note = _note(results, used_s) if tool == "ours" else ""
-        loss = network.loss_percent
-        return TrialRow(tool, loss, good, count, ratio, whole - begun, note, results, used_s, sent)
-
-    def serve_words(self, receivers: int, state: Path) -> list[str]:
-        words = [self.python, "-m", "tidegate", "serve", str(self.release)]
-        words += ["--listen", f"{SENDER_SITE}", "--admin", "off"]
-        words += ["--state", str(state), "--multicast", "--multicast-fec", self.fec]
-        words += ["--multicast-interface", SENDER_ADDRESS]
-        words += ["--multicast-rate", f"{self.rate_mbit}Mbit"]
-        return [*words, "--multicast-threshold", str(min(3, max(2, receivers)))]
+        loss, count = network.loss_percent, network.receivers
+        return TrialRow(tool, loss, good, count, ratio, whole - begun, note, results)
 
     def _ours(
-        self,
-        network: MulticastLab,
-        scratch: Path,
-        outs: list[Path],
-        late_s: dict[int, float],
-    ) -> tuple[int, float, tuple[int, int], float]:
-        """Start server and receivers. Returns the server's pid and CPU time, the wire, the time."""
+        self, network: MulticastLab, scratch: Path, outs: list[Path], late_s: dict[int, float]
+    ) -> tuple[int, float, Begun]:
+        """Start server and receivers. Returns the server's pid and its CPU time by then."""
         env = {**os.environ, "PYTHONUNBUFFERED": "1"}
         log = scratch / "server.log"
-        words = self.serve_words(network.receivers, scratch / "state")
+        words = [self.python, "-m", "tidegate", "serve", str(self.release), "--admin", "off"]
+        words += ["--listen", SENDER_SITE, "--state", str(scratch / "state"), "--multicast"]
+        words += ["--multicast-fec", self.fec, "--multicast-interface", SENDER_ADDRESS]
+        words += ["--multicast-rate", f"{self.rate_mbit}Mbit"]
+        words += ["--multicast-threshold", str(min(3, max(2, network.receivers)))]
         server = network.start(network.sender(), words, log, scratch, env)
         url = f"http://{SENDER_SITE}/obj.bin"
         go, receivers = scratch / "go", []
@@ -126,7 +119,7 @@ class MulticastBench:
             own_go = out.parent / "go" if number in late_s else go
             words = [self.python, "-m", "bench.multicast.receive", str(out)]
             words += [network.address(number), str(own_go), url]
-            own_log = scratch / f"r{number}.log"
+            own_log = out.parent.with_suffix(".log")
             receivers.append(
                 (own_log, network.start(network.receiver(number), words, own_log, scratch, env))
             )
@@ -140,7 +133,7 @@ class MulticastBench:
         for number, delay_s in sorted(late_s.items(), key=lambda item: item[1]):
             time.sleep(max(0.0, begun + delay_s - time.monotonic()))
             (outs[number].parent / "go").touch()
-        return server.pid, used_s, before, begun
+        return server.pid, used_s, (before, begun)
 
     def _wait(self, outs: list[Path], begun: float, timeout_s: float) -> float:
         """The time at which the last output has its full size, or of the timeout."""
@@ -155,31 +148,23 @@ class MulticastBench:
         return path.exists() and hashlib.sha256(path.read_bytes()).digest() == self.digest
 
 
-def _results(scratch: Path, count: int) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-    for number in range(count):
-        lines = (scratch / f"r{number}.log").read_text().strip().splitlines()
-        try:
-            found.append(json.loads(lines[-1]))
-        except (IndexError, ValueError):
-            found.append({"failed": " ".join(lines)[-300:] or "it printed nothing"})
+def _result(log: Path) -> dict[str, Any]:
+    """What a receiver printed last."""
+    lines = log.read_text().strip().splitlines()
+    try:
+        found: dict[str, Any] = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        return {"failed": " ".join(lines)[-300:] or "it printed nothing"}
     return found
 
 
-def _note(results: list[dict[str, object]], server_cpu_s: float) -> str:
-    cpu = max((float(str(r.get("cpu_s", 0))) for r in results), default=0.0)
-    tcp = 0
-    messages = set()
-    for result in results:
-        sources = result.get("bytes")
-        if isinstance(sources, dict):
-            tcp += int(sources.get("http", 0))
-        lines = result.get("messages")
-        if isinstance(lines, list):
-            messages |= {str(line).partition(" (")[0] for line in lines if "unicast" in str(line)}
-        if "failed" in result:
-            messages.add(str(result["failed"]))
+def _note(results: list[dict[str, Any]], server_cpu_s: float) -> str:
+    cpu = max((one.get("cpu_s", 0.0) for one in results), default=0.0)
+    tcp = sum(one.get("bytes", {}).get("http", 0) for one in results)
+    messages = {line.partition(" (")[0] for one in results for line in one.get("messages", ())}
+    failed = {one["failed"] for one in results if "failed" in one}
     text = f"cpu {cpu:.2f} s/receiver, server {server_cpu_s:.2f} s"
     if tcp:
         text += f", {tcp / 1e6:.1f} MB by TCP"
-    return text + "".join(f", {one}" for one in sorted(messages))
+    told = failed | {line for line in messages if "unicast" in line}
+    return text + "".join(f", {one}" for one in sorted(told))

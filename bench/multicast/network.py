@@ -12,6 +12,7 @@ import random
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,27 +140,20 @@ class MulticastLab:
         self.processes.append(process)
         return process
 
-    def wire(self) -> tuple[int, int]:
-        """Bytes and packets that the sender's interface has sent."""
-        base = "/sys/class/net/eth0/statistics/"
-        text = run(*inside(self.sender(), "cat", f"{base}tx_bytes", f"{base}tx_packets"))
-        sent, packets = text.split()
-        return int(sent), int(packets)
-
-    def stop(self) -> None:
-        """End all processes that were started here."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.terminate()
-        deadline = time.monotonic() + 2
-        for process in self.processes:
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.processes.clear()
+    def wire(self) -> int:
+        """Bytes that the sender's interface has sent."""
+        path = "/sys/class/net/eth0/statistics/tx_bytes"
+        return int(run(*inside(self.sender(), "cat", path)))
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        for process in self.processes:
+            process.terminate()
+        deadline = time.monotonic() + 2
+        for process in self.processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, deadline - time.monotonic()))
+        # It ends what still runs in them.
         namespaces.remove(self._names())
+        for process in self.processes:
+            process.wait()
+        self.processes.clear()

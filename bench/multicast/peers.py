@@ -1,6 +1,6 @@
 """The peers' command lines, as their manuals advise for a LAN at a known rate.
 
-Each function starts receivers and sender. It returns the wire's counters and the time of the start.
+Each function starts receivers and sender.
 Debian packages: uftp, udpcast, nginx, curl.
 """
 
@@ -14,7 +14,8 @@ from pathlib import Path
 
 from bench.multicast.network import SENDER_SITE, MulticastLab
 
-Begun = tuple[tuple[int, int], float]
+#: What the sender's wire had carried at the start, and the time.
+Begun = tuple[int, float]
 Peer = Callable[[MulticastLab, Path, Path, list[Path], float], Begun]
 
 

@@ -2,7 +2,6 @@
 
     python -m bench.parallel.lab                      the table of docs/parallel.md (needs root)
     python -m bench.parallel.lab --only stall --runs 3 --tools tidegate,aria2
-    python -m bench.parallel.lab --rates 40,20,10,5 --bad 2
 
 The optimum is the size divided by the sum of the mirrors' rates, with the scenario's event. Waste
 is counted on the wire.
@@ -46,7 +45,7 @@ TOOLS = {
 
 @dataclass(frozen=True)
 class Situation:
-    """One scenario. `--bad` names the mirror of its event, `--at-s` the time."""
+    """One scenario: four mirrors, and what happens to one of them."""
 
     name: str
     kind: str = "static"
@@ -56,9 +55,13 @@ class Situation:
     #: A line of nginx's configuration, for all mirrors or for the first one only.
     directive: str = ""
     first_only: bool = False
-    #: The client's line and the file's size, if they differ from the options.
-    client_mbit: float | None = None
-    size_kib: int | None = None
+    #: The client's line, where it is the bottleneck.
+    client_mbit: float = 30.0
+    size_kib: int = 24 << 10
+    rates_mbit: tuple[float, ...] = (40.0, 20.0, 10.0, 5.0)
+    #: The mirror to which something happens, and when, in seconds.
+    bad: int = 1
+    at_s: float = 2.0
 
 
 SCENARIOS = (
@@ -127,14 +130,11 @@ def optimum_s(
     return size / total
 
 
-def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: bytes) -> LabRun:
+def one_run(scenario: Situation, tool: str) -> LabRun:
     """Build the lab, run one tool in it, remove it."""
-    rates = tuple(float(word) for word in given.rates.split(","))
-    bad = given.bad - 1
-    kind = scenario.kind
-    link = scenario.client_mbit or given.client_mbit
-    if scenario.size_kib is not None:
-        data = data[: scenario.size_kib << 10]
+    rates, bad, kind = scenario.rates_mbit, scenario.bad, scenario.kind
+    link = scenario.client_mbit
+    data = random.Random(7).randbytes(scenario.size_kib << 10)
     lab = Mirrors(
         rates,
         data,
@@ -142,7 +142,7 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         client_mbit=link if kind == "bottleneck" else None,
         corrupt=frozenset({bad} if kind == "corrupt" else ()),
         busy=frozenset({bad} if kind in ("503", "busy") else ()),
-        retry_after_s=int(given.at_s) if kind == "busy" else 5,
+        retry_after_s=int(scenario.at_s) if kind == "busy" else 5,
         directives=dict.fromkeys(
             range(1 if scenario.first_only else len(rates)), scenario.directive
         ),
@@ -178,7 +178,7 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
                 events[kind]()
             happened.set()
 
-        timer = threading.Timer(given.at_s, happen)
+        timer = threading.Timer(scenario.at_s, happen)
         timer.start()
         began = time.monotonic()
         environ = {**os.environ, "HOME": folder}
@@ -204,18 +204,18 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         kind,
         [payload_bytes_s(rate) for rate in rates],
         bad,
-        given.at_s,
+        scenario.at_s,
         len(data),
         payload_bytes_s(link),
     )
     waste = (payload - len(data)) / len(data)
     took_place = kind not in events or happened.is_set()
     found = LabRun(seconds, best, waste, right, status, received, took_place)
-    require_run(scenario, tool, found, bad)
+    require_run(scenario, tool, found)
     return found
 
 
-def require_run(scenario: Situation, tool: str, found: LabRun, bad: int) -> None:
+def require_run(scenario: Situation, tool: str, found: LabRun) -> None:
     """Raise NothingMeasured unless the tool ran, received bytes, and met the scenario's event."""
     where = f"{scenario.name}, {tool}"
     # The status of `timeout` when a program cannot be run or does not exist.
@@ -229,7 +229,9 @@ def require_run(scenario: Situation, tool: str, found: LabRun, bad: int) -> None
     # Kinds in which one mirror misbehaves from the first request.
     is_one_bad = scenario.kind in ("corrupt", "503", "busy")
     if is_one_bad and tool.startswith("tidegate"):
-        require(found.received[bad], f"{where}: no request reached the mirror that misbehaves.")
+        require(
+            found.received[scenario.bad], f"{where}: no request reached the mirror that misbehaves."
+        )
 
 
 def main() -> None:
@@ -237,21 +239,15 @@ def main() -> None:
     parser.add_argument("--only", help="scenarios whose name contains this")
     parser.add_argument("--tools", help="comma-separated, of " + ", ".join(TOOLS))
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--rates", default="40,20,10,5", help="Mbit/s of each mirror")
-    parser.add_argument("--bad", type=int, default=2, help="the mirror that misbehaves, from 1")
-    parser.add_argument("--at-s", type=float, default=2.0, help="when something happens")
-    parser.add_argument("--size-mib", type=float, default=24)
-    parser.add_argument("--client-mbit", type=float, default=30.0)
     given = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("This lab builds network namespaces: run it as root.")
-    data = random.Random(7).randbytes(int(given.size_mib * (1 << 20)))
     rows = []
     for scenario in SCENARIOS:
         if given.only and given.only not in scenario.name:
             continue
         runs = {
-            tool: [one_run(given, scenario, tool, data) for _ in range(given.runs)]
+            tool: [one_run(scenario, tool) for _ in range(given.runs)]
             for tool in (given.tools.split(",") if given.tools else scenario.tools)
         }
         rows.append(row(scenario, runs))
