@@ -198,6 +198,7 @@ async def _attack(attacker: Attacker, manner: Manner) -> Strikes:
     tasks: set[asyncio.Task[None]] = set()
     strikes, over = Strikes(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
+    print("ready", flush=True)
 
     async def one(number: int) -> None:
         with _REFUSED:
@@ -274,6 +275,8 @@ def _attacking(title: str, manner: Manner) -> Iterator[None]:
     command = inside(f"{_PREFIX}-c", sys.executable, "-m", "bench.attacks.live", title, manner)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attack:
         try:
+            assert attack.stdout is not None
+            attack.stdout.readline()
             yield
             attack.terminate()
             output, _ = attack.communicate(timeout=10)

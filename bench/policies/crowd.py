@@ -1,13 +1,13 @@
 """A crowd of downloads replayed against a server: each client on an address and a line of its own.
 
-    python -m bench.policies.crowd URL TRACE [--poll | --persist S]
+    python -m bench.policies.crowd URL TRACE [--poll] [--persist N]
 
 Reads a trace (JSON lines as `loadtest.trace` writes them), prints one JSON object a client: when it
 came, when its first byte came, when it was done, the longest silence at its socket since the first
 byte, how often it asked, and what went wrong. Clients wait inside their request (as curl), or poll
 with their ticket as they are told. A client's own speed is the pace at which it reads. Of a client
 a line may have the `address`, and the header `fields` instead of its program's. Those that
-`--persist` ask again after a fault, for this long.
+`--persist` ask again after a fault, for N seconds.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def main() -> int:
     parser.add_argument("url")
     parser.add_argument("trace", type=Path)
     parser.add_argument("--poll", action="store_true")
-    parser.add_argument("--persist", type=float, default=0.0, metavar="S")
+    parser.add_argument("--persist", type=float, default=0.0, metavar="N")
     parser.add_argument("--bind", default="127.0.0.0", help="an IPv4 /8: the clients are in it")
     given = parser.parse_args()
     rows = [json.loads(line) for line in given.trace.read_text("utf-8").splitlines() if line]
