@@ -83,11 +83,6 @@ class FairTuning:
     #: Leases whose speeds and keys are looked at in one go, about 2 ms; the next ones follow at the
     #: next look. With 500 a look takes 5 ms, and small files wait for it.
     most_at_once: int = 200
-    #: A poller looks after this part of a long wait, and once more near its end: the last of a rush
-    #: would else come back to a line that has long been free.
-    poll_part: float = 0.75
-    #: A wait is long from here on.
-    long_s: float = 20.0
     #: A rush or slow speeds make a start no more unsure than this, as a part of it. Without it 4 %
     #: fewer of the first told starts of new servers are kept, and with 1.7 no more.
     most_unsure: float = 1.2
@@ -427,10 +422,8 @@ class FairPolicy(Policy):
         if not self._known:
             return None
         told = self._until_turn(row, now)
-        soonest_s = min(told.soonest_s, max(0.0, self._slack_s(row, now)))
-        if soonest_s > FAIR.long_s:
-            soonest_s *= FAIR.poll_part
-        return told._replace(soonest_s=soonest_s)
+        slack_s = max(0.0, self._slack_s(row, now))
+        return told._replace(soonest_s=min(told.soonest_s, slack_s))
 
     def place(self, row: int) -> int | None:
         """The order of told starts: the order of turn changes with each shorter newcomer."""

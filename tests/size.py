@@ -28,12 +28,12 @@ class Size:
 #: What each room may have: its size of today and 2 to 3 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(10_167, 95),
+    "policies": Size(10_160, 95),
     "protocol": Size(4_663, 70),
     "server": Size(44_264, 331),
     "client": Size(14_303, 42),
     "loadtest": Size(6_877, 53),
-    "bench": Size(4_581, 50),
+    "bench": Size(4_580, 50),
 }
 
 #: What a file of the product is for: the longest beginning of its path decides.

@@ -92,7 +92,6 @@ LAWS: Mapping[str, Sequence[Patch]] = {
         (admission, "ADMISSION", replace(admission.ADMISSION, kept_part=0.0)),
     ),
     "a start as the line has room": ((Running, "room_in_s", _until_all_are_done),),
-    "pollers look early": ((fair, "FAIR", replace(fair.FAIR, poll_part=1.0)),),
     "shorter load": ((ShorterLoad, "wait_s", _wait_alone),),
     "first bytes": ((FirstBytes, "wants", _always(None)),),
     "network order": ((NetworkOrder, "_least_bytes", _always(0.0)),),
