@@ -201,7 +201,9 @@ class RetryState:
                 return self._wait(now, self._told_s(answer), answer.text, answer)
             case Failed(text, times):
                 self._failures = max(self._failures + 1, times)
-                if self._failures >= self._most_failures():
+                manners = self.manners
+                most = manners.max_failures_answered if self._has_answered else None
+                if self._failures >= (manners.max_failures if most is None else most):
                     return GiveUp(FailureReason.NETWORK, text)
                 return self._wait(now, self._grown_s(self._failures), text, None)
             case Refused(reason, text, ticket_fault):
@@ -210,12 +212,6 @@ class RetryState:
                     self.ticket = None
                     return self.begin()
                 return GiveUp(reason, text)
-
-    def _most_failures(self) -> int:
-        manners = self.manners
-        if self._has_answered and manners.max_failures_answered is not None:
-            return manners.max_failures_answered
-        return manners.max_failures
 
     def _keep(self, ticket: str | None) -> None:
         if ticket is not None and self.manners.tickets:
@@ -257,6 +253,6 @@ class RetryState:
             return GiveUp(
                 FailureReason.WAITED_TOO_LONG,
                 f"{text}; the next chance is {wait_s:.0f} s away, past the limit of "
-                f"{manners.max_wait_s:.0f} s",
+                f"{manners.max_wait_s:.0f} s in all",
             )
         return WaitUntil(at, text, told)

@@ -93,10 +93,11 @@ def parse(text: str) -> Url:
     try:
         parts = urlsplit(_quoted(text.strip()))
         port = parts.port
-    except ValueError as error:
-        raise BadUrl(f"{text!r} is not a URL: {error}") from None
+    except ValueError:
+        hint = "a port is a number up to 65535, and an IPv6 address stands in brackets"
+        raise BadUrl(f"{text!r} is not a URL: {hint}") from None
     if parts.scheme not in ("http", "https"):
-        aim = "" if "://" in text or "/" not in text else f"; write it like https://{text}"
+        aim = f"; write it like https://{text}" if re.match(r"\w[^/]*/(?!/)", text) else ""
         raise BadUrl(f"{text!r} is not an http or https URL{aim}")
     host = parts.hostname
     if not host:
