@@ -48,6 +48,16 @@ def test_the_page_speaks_the_visitors_language(bench: Bench) -> None:
     assert answer.text("vary") == "Accept, Accept-Language"
 
 
+def test_files_are_counted_only_where_there_are_some(bench: Bench) -> None:
+    """An empty folder told its visitor to choose a name."""
+    bench.write("only/folders/inside", b"")
+    (bench.root / "only" / "empty").mkdir()
+    for folder in ("/only/", "/only/empty/"):
+        assert "Choose a name" not in page(bench, folder)
+    assert "Nothing has been put here yet" in page(bench, "/only/empty/")
+    assert "Choose a name" in page(bench, "/only/folders/")
+
+
 def test_an_error_speaks_it_too(bench: Bench) -> None:
     german = page(bench, "/none", Accept_Language="de")
     assert "Unter diesem Namen gibt es hier nichts." in german
