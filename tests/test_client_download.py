@@ -385,6 +385,37 @@ def test_of_two_sizes_that_of_the_mirror_named_first_counts_not_of_who_answers_f
     assert virtual.right(DATA)
 
 
+@pytest.mark.parametrize("size", [1000, 100_000, 2_000_000])
+@pytest.mark.parametrize("other", ["longer", "shorter", "as long"])
+@pytest.mark.parametrize("ranges", [True, False])
+def test_the_mirror_named_first_decides_though_the_other_is_done_before_it_answers(
+    virtual: VirtualRun, size: int, other: str, ranges: bool
+) -> None:
+    copies = {"longer": WRONG + WRONG, "shorter": WRONG[: size // 2], "as long": WRONG[:size]}
+    first = Behaviour(DATA[:size], delay_s=0.5, etag=None)
+    second = Behaviour(copies[other], ranges=ranges, etag=None)
+    with virtual.playing(first, second) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors))
+    assert virtual.path.read_bytes() == DATA[:size]
+    assert result.sources[1].dropped or not result.sources[1].bytes
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_first_mirror_without_an_answer_is_waited_for_a_second_and_named(
+    virtual: VirtualRun, ranges: bool
+) -> None:
+    with virtual.playing(Behaviour(DATA, delay_s=20), Behaviour(DATA, ranges=ranges)) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors))
+        assert f"{mirrors[0].url} sent nothing of its copy" in result.notes[0]
+    assert virtual.right(DATA)
+    assert result.seconds < 1.5
+    # Once it has answered, nothing more is waited for.
+    with virtual.playing(Behaviour(DATA, delay_s=0.2), Behaviour(DATA, ranges=ranges)) as mirrors:
+        virtual.path.unlink()
+        result = virtual.get(*(m.url for m in mirrors))
+    assert (result.notes, result.seconds < 0.5) == ((), True)
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_size_that_no_disk_could_hold_does_not_end_the_download(
     virtual: VirtualRun, place: int

@@ -274,7 +274,9 @@ def add_record_commands(admin: click.Group) -> None:
         "Print recorded arrivals, one JSON object a line, for loadtest, simulate and plan.",
         _duration("--span", "span_s", default="24h", help="How far back: 15m, 7d."),
         _limit(20_000, " downloads"),
-        shows=_show_arrivals,
+        shows=lambda found: click.echo(
+            "".join(f"{json.dumps(arrival)}\n" for arrival in found["arrivals"]), nl=False
+        ),
     )
     add(
         *("settings overrides", "GET /settings/overrides"),
@@ -292,11 +294,6 @@ def add_record_commands(admin: click.Group) -> None:
         _option("--before", type=int, help="Only older than this one."),
         shows=table("revisions", changes, "The policy was never changed on this server."),
     )
-
-
-def _show_arrivals(found: Mapping[str, Any]) -> None:
-    for arrival in found["arrivals"]:
-        click.echo(json.dumps(arrival))
 
 
 def _show_status(found: Mapping[str, Any]) -> None:

@@ -58,9 +58,8 @@ class Quiet:
             print(text, file=sys.stderr, flush=True)
 
     def done(self, result: Result) -> None:
-        if self.explain:
-            for line in explain(result):
-                self.say(line)
+        for line in explain(result) if self.explain else ():
+            self.say(line)
 
     def failed(self, problem: DownloadFailed) -> None:
         self.say(f"tidegate: {problem}{self.kept(problem)}")

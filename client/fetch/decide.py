@@ -193,7 +193,10 @@ def _bytes_complete(state: State, event: events.BytesComplete, now: float) -> li
     asked = sampling.request_remaining(state)
     if asked or sampling.should_wait(state, event.working, now):
         return asked
-    return sampling.settle_votes(state) or [do.FinishFile()]
+    settled = sampling.settle_votes(state)
+    if not settled and (first := sampling.unheard_first(state)) is not None:
+        state.notes.append(f"{first.url.text} sent nothing of its copy, which may be another one")
+    return settled or [do.FinishFile()]
 
 
 def _mend(state: State, digest: str) -> list[Action]:

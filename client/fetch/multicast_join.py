@@ -191,11 +191,6 @@ class MulticastJoin:
 
         segments.choose = self._choice = last
 
-    def _begun(self) -> None:
-        """The cohort stands: what was under way by unicast comes by the session."""
-        self._stay_no_more()
-        self._host.handle(SessionJoined(self._mirror.number))
-
     def _stay_no_more(self) -> None:
         self._gathering = False
         segments = self._host.state.segments
@@ -217,7 +212,9 @@ class MulticastJoin:
             return
         if self._gathering:
             if hasattr(reception, "receiver") and reception.receiver.has_received:
-                self._begun()
+                # The cohort stands: what was under way by unicast comes by the session.
+                self._stay_no_more()
+                self._host.handle(SessionJoined(self._mirror.number))
             return
         rates = [lane.rate(now) or 0.0 for lane in segments.lanes.values() if lane.present]
         others = sum(rates)

@@ -15,7 +15,7 @@ from ..schedule.segments import UNKNOWN_SIZE
 from . import faults
 from .actions import Action, RequestSample
 from .events import ConnectionOpened
-from .state import Depth, Round, Serves, State
+from .state import Depth, Mirror, MirrorState, Round, Serves, State
 
 
 class SampleTuning(NamedTuple):
@@ -66,9 +66,10 @@ _LEAST_BYTES = TUNING.first_range_bytes + 1
 
 def choose(state: State) -> None:
     """The size is known: pick a place."""
-    if _LEAST_BYTES <= state.size_bytes < UNKNOWN_SIZE:
-        at = state.random.randrange(state.size_bytes - TUNING.sample_bytes)
-        state.samples.rounds.append(Round(at, at + TUNING.sample_bytes))
+    size, first = state.size_bytes, unheard_first(state)
+    if (_LEAST_BYTES if first is None else 1) <= size < UNKNOWN_SIZE:
+        at = state.random.randrange(max(1, size - TUNING.sample_bytes))
+        state.samples.rounds.append(Round(at, min(size, at + TUNING.sample_bytes)))
 
 
 def connection_opened(state: State, event: ConnectionOpened) -> list[Action]:
@@ -85,13 +86,15 @@ def ask(state: State, lane: int) -> list[Action]:
     mirror = state.mirror_of(lane)
     if lane not in mirror.lanes[:1] or not mirror.parts:
         return []
-    single = mirror.depth is Depth.ONE
-    actions: list[Action] = []
-    for one in state.samples.rounds[: TUNING.most_single if single else None]:
-        if mirror.number not in one.votes.asked:
-            one.votes.asked.add(mirror.number)
-            actions.append(RequestSample(lane, one.start, one.end))
-    return actions
+    fresh = [one for one in _due_rounds(state, mirror) if mirror.number not in one.votes.asked]
+    for one in fresh:
+        one.votes.asked.add(mirror.number)
+    return [RequestSample(lane, one.start, one.end) for one in fresh]
+
+
+def _due_rounds(state: State, mirror: Mirror) -> list[Round]:
+    """The places at which this mirror's copy is compared so far."""
+    return state.samples.rounds[: TUNING.most_single if mirror.depth is Depth.ONE else None]
 
 
 def tick(state: State) -> list[Action]:
@@ -213,12 +216,25 @@ def _second_of_two(state: State, one: Round) -> list[int]:
     return one.votes.differing_from_first(alive)
 
 
+def unheard_first(state: State) -> Mirror | None:
+    """The mirror that the user named first, if it was asked and has sent nothing of its copy."""
+    first = next((mirror for mirror in state.alive if mirror.listed), None)
+    if first is None or first.answered or first.beyond or first.size_bytes == 0:
+        return None
+    asked = first.state in (MirrorState.READY, MirrorState.WAITING)
+    return first if asked and len(state.mirrors) > 1 and not state.vouched else None
+
+
 def should_wait(state: State, working: frozenset[int], now: float) -> bool:
-    """Whether a whole file should wait for samples of the mirrors that work on, where
-    there is no better proof."""
+    """Whether a whole file without proof should wait for the first mirror, and for samples."""
     samples = state.samples
     if state.vouched:
         return False
+    first = unheard_first(state)
+    if first is not None and state.usable(first):
+        samples.first_late_s = samples.first_late_s or now + state.options.stall_s
+        if now < samples.first_late_s:
+            return True
     outstanding = {
         n for one in samples.rounds for n in one.votes.asked - one.votes.answered
     } & working
@@ -227,12 +243,13 @@ def should_wait(state: State, working: frozenset[int], now: float) -> bool:
         outstanding |= {
             mirror.number
             for mirror in state.mirrors
-            if mirror.counts.received_bytes and mirror.parts and mirror.depth is not Depth.ONE
-            for one in samples.rounds
+            if mirror.counts.received_bytes and mirror.parts
+            for one in _due_rounds(state, mirror)
             if mirror.number not in one.votes.answered
         }
     if not any(state.usable(state.mirrors[n]) for n in outstanding):
         return False
     if samples.late_s is None:
-        samples.late_s = now + TUNING.patience_s
+        late_s = TUNING.patience_s if samples.first_late_s is None else state.options.stall_s
+        samples.late_s = now + late_s
     return now < samples.late_s

@@ -207,12 +207,13 @@ class Samples:
     """What is compared. `passing` collects samples out of whole answers, by mirror and start.
 
     `doubtful` counts further places, because copies bear different dates; `later` are those of
-    them that no mirror was asked for yet.
-    """
+    them that no mirror was asked for yet. A whole file waits for samples until `late_s`, for the
+    first mirror until `first_late_s`."""
 
     rounds: list[Round] = field(default_factory=list)
     passing: dict[tuple[int, int], bytearray] = field(default_factory=dict)
     late_s: float | None = None
+    first_late_s: float | None = None
     doubtful: int = 0
     later: list[Round] = field(default_factory=list)
 

@@ -187,7 +187,7 @@ class MulticastReceiver(BlockCollector):
             self._last_sequence, self._sent_us = last, sent_us
             counters.datagrams += good
             if good:
-                self._stay(now)
+                self.silent_at = min(now + self._silence_s, self._sure_until)
 
     def _first_received(self, sequence: int, now: float) -> None:
         self.has_received, self._received_at = True, now
@@ -212,9 +212,6 @@ class MulticastReceiver(BlockCollector):
         super()._finish_block(block, decoder, now)
         if self._left < left:
             self._sure_until = now + TUNING.sure_silences * self._silence_s
-
-    def _stay(self, now: float) -> None:
-        self.silent_at = min(now + self._silence_s, self._sure_until)
 
     def _take_mark(
         self,
@@ -277,7 +274,9 @@ class MulticastReceiver(BlockCollector):
             return self._scheduled_report(now)
         if now >= self._ask_at:
             self._ask_at = now + self._pause_s() if self._left else float("inf")
-            return self._ask_for_blocks_over(now)
+            first = self._done.find(0)
+            if 0 <= first < self._over_below:
+                return self._make("receiving", now, self._over_below)
         return None
 
     def _is_too_fast(self, now: float) -> bool:
@@ -305,12 +304,6 @@ class MulticastReceiver(BlockCollector):
             self._ended_pass = -1
             return None
         return self._make(state, now, self.layout.blocks)
-
-    def _ask_for_blocks_over(self, now: float) -> ReceiverReport | None:
-        first = self._done.find(0)
-        if not 0 <= first < self._over_below:
-            return None
-        return self._make("receiving", now, self._over_below)
 
     def answered(self, answer: ReportAnswer) -> None:
         """The sender's answer to a report."""

@@ -45,11 +45,6 @@ def _library() -> Any:
     return libtorrent
 
 
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 class Exchange:
     """Pieces of one file, kept in `folder` until `stop`, which removes it.
 
@@ -134,7 +129,8 @@ class Exchange:
         wanted.flags |= flags.override_web_seeds
         # The library would take a port of its own for each address, and tell the local network
         # that of the first, the loopback's, for all of them.
-        port = _free_port()
+        with socket.create_server(("", 0)) as probe:
+            port = int(probe.getsockname()[1])
         places = ",".join(f"{address}:{port}" for address in self._listen)
         self._session = lt.session({**self._settings, "listen_interfaces": places})
         self._handle = self._session.add_torrent(wanted)
