@@ -155,11 +155,12 @@ async def fetch(
 
     `output` is a path, or a descriptor that gets the bytes in order. A cancelled `fetch` keeps
     what arrived, and the same call resumes it. `on_progress` is called about ten times a second
-    and when the file is whole; `on_event(event, data)` gets the events that docs/parallel.md lists
-    for `--json`. Both are called on the thread of the loop. What they raise ends the download: it
-    is the `__cause__` of the LocalProblem that `fetch` raises.
+    and when the file is whole, `on_event(event, data)` with what `--json` prints. What they raise
+    ends the download: it is the `__cause__` of the LocalProblem that `fetch` raises.
     """
-    chosen = options or Options()
+    chosen = Options() if options is None else options
+    if not isinstance(chosen, Options):
+        raise UsageProblem(f"options are an Options, not {chosen!r}")
     places = read_urls(urls)
     path: Path | int
     if isinstance(output, str | os.PathLike) and isinstance(os.fspath(output), str):
@@ -183,7 +184,11 @@ async def fetch(
     finally:
         await network.close()
     if on_progress is not None:
-        on_progress(replace(download.progress(), rates_bytes_s={}))
+        try:
+            on_progress(replace(download.progress(), rates_bytes_s={}))
+        except Exception as fault:
+            text = f"the file is whole, but on_progress failed ({type(fault).__name__}: {fault})"
+            raise LocalProblem(text) from fault
     return result
 
 

@@ -141,6 +141,28 @@ def test_a_callback_that_fails_ends_the_download(tmp_path: Path) -> None:
     assert isinstance(told.value.__cause__, KeyError)
 
 
+def test_a_callback_that_fails_once_the_file_is_whole_is_told_alike(tmp_path: Path) -> None:
+    """The last call of `on_progress` let its exception through as it was."""
+
+    def broken(now: Progress) -> None:
+        if now.done_bytes == now.size_bytes:
+            raise KeyError("mine")
+
+    with (
+        running(Behaviour(DATA)) as (mirror,),
+        pytest.raises(LocalProblem, match="the file is whole") as told,
+    ):
+        fetch_blocking(mirror.url, tmp_path / "x", options(tmp_path), on_progress=broken)
+    assert isinstance(told.value.__cause__, KeyError)
+    assert (tmp_path / "x").read_bytes() == DATA
+
+
+def test_options_of_another_type_are_named(tmp_path: Path) -> None:
+    for wrong in ({}, {"max_wait_s": 5}, 5):
+        with pytest.raises(UsageProblem, match="options are an Options, not"):
+            fetch_blocking("http://a.example/x", tmp_path / "x", wrong)  # type: ignore[arg-type]
+
+
 def test_a_cancelled_download_is_resumed_by_the_same_call(tmp_path: Path) -> None:
     path = tmp_path / "x.iso"
     wanted = options(tmp_path)

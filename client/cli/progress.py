@@ -13,16 +13,17 @@ from rich.text import Text
 
 from ...protocol.units import format_duration, format_size
 from ..fetch.download import Download
-from ..fetch.options import Result
 from ..fetch.state import Mirror
 from ..net.errors import DownloadFailed
-from .show import Quiet, progress_line, summary
+from .show import Quiet, progress_line
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 
 
 class Rich(Quiet):
     """Redrawn eight times a second; news scrolls above it."""
+
+    sums_up = True
 
     def __init__(self, explain: bool) -> None:
         super().__init__(explain)
@@ -51,11 +52,6 @@ class Rich(Quiet):
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-    def done(self, result: Result) -> None:
-        for line in summary(result):
-            self.say(line)
-        super().done(result)
 
     def failed(self, problem: DownloadFailed) -> None:
         self._console.print(Text(f"tidegate: {problem}{self.kept(problem)}", style="bold red"))

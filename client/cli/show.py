@@ -21,6 +21,9 @@ class Quiet:
     It gets `begin`, any number of `event`, `end`, then `done` or `failed`.
     """
 
+    #: Whether it tells of a download that is done.
+    sums_up = False
+
     def __init__(self, explain: bool) -> None:
         self.explain = explain
         self.download: Download | None = None
@@ -58,7 +61,8 @@ class Quiet:
             print(text, file=sys.stderr, flush=True)
 
     def done(self, result: Result) -> None:
-        for line in explain(result) if self.explain else ():
+        lines = summary(result) if self.sums_up else []
+        for line in [*lines, *(explain(result) if self.explain else ())]:
             self.say(line)
 
     def failed(self, problem: DownloadFailed) -> None:
@@ -77,17 +81,14 @@ class Quiet:
 class Plain(Quiet):
     """A line now and then, for logs and pipes."""
 
+    sums_up = True
+
     def event(self, event: str, data: Mapping[str, object]) -> None:
         text = self.news(event, data)
         if text is not None:
             self.say(text)
         elif event == "progress" and self.download is not None and self.is_due(5.0):
             self.say(progress_line(self.download.progress()))
-
-    def done(self, result: Result) -> None:
-        for line in summary(result):
-            self.say(line)
-        super().done(result)
 
 
 class Json(Quiet):
@@ -216,8 +217,7 @@ def summary(result: Result) -> list[str]:
             lines.append(line)
         share = 100 * result.wasted_bytes / max(1, result.size_bytes)
         lines.append(f"  waste {format_size(result.wasted_bytes)} ({share:.1f} %)")
-    lines += [f"  {note}" for note in result.notes]
-    return lines
+    return lines + [f"  {note}" for note in result.notes]
 
 
 def explain(result: Result) -> list[str]:
@@ -229,10 +229,9 @@ def explain(result: Result) -> list[str]:
             f"model: predicted {result.predicted_s:.2f} s, measured {result.seconds:.2f} s "
             f"({ratio:.2f} times)"
         )
-    for one in result.sources:
-        lines.append(
-            f"  {one.url}: round trip {one.rtt_s * 1000:.1f} ms, {one.requests} requests on "
-            f"{one.connections} connections, {format_size(one.rate_bytes_s)}/s while asked, "
-            f"waited {one.waited_s:.1f} s"
-        )
-    return lines
+    return lines + [
+        f"  {one.url}: round trip {one.rtt_s * 1000:.1f} ms, {one.requests} requests on "
+        f"{one.connections} connections, {format_size(one.rate_bytes_s)}/s while asked, "
+        f"waited {one.waited_s:.1f} s"
+        for one in result.sources
+    ]
