@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -10,12 +11,14 @@ import sqlite3
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.installed import PYTHON
 from tests.running import fork_server
-from tidegate.server.app.config import CannotStart, ConfigError, start_fault
+from tidegate.server.app.config import CannotStart, ConfigError, load_config, start_fault
+from tidegate.server.app.start_checks import start_faults
 
 pytestmark = pytest.mark.e2e
 #: Makes the fault in a folder (`release` and `state` are there): flags, and words of the sentence.
@@ -275,6 +278,29 @@ def both(folder: Path, **environ: str) -> list[str]:
             assert end.wait(100) in (1, 2)
             said.append(end.stderr.read())
     return said
+
+
+def test_a_folder_where_the_check_may_not_look_is_no_fault_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, real = tmp_path / "closed" / "access.log", os.stat
+    settings = {"TIDEGATE_ACCESS_LOG": str(log), "TIDEGATE_STATE": str(tmp_path)}
+    loaded = load_config(None, settings, {})
+
+    def closed(path: Any, *words: Any, **named: Any) -> os.stat_result:
+        if str(path) == str(log):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(log))
+        return real(path, *words, **named)
+
+    monkeypatch.setattr(os, "stat", closed)
+    (said,) = start_faults(loaded)
+    assert said.startswith(f"The access log {log} cannot be opened")
+
+
+def test_a_log_folder_that_the_unit_makes_is_not_missed(tmp_path: Path) -> None:
+    for place, faults in (("/var/log/of-no-unit/a.log", 0), (f"{tmp_path}/none/a.log", 1)):
+        settings = {"TIDEGATE_ACCESS_LOG": place, "TIDEGATE_STATE": str(tmp_path)}
+        assert len(start_faults(load_config(None, settings, {}))) == faults
 
 
 def test_the_check_starts_nothing(folder: Path) -> None:

@@ -41,7 +41,11 @@ def _multicast(config: ServerConfig) -> None:
 
 def _access_log(config: ServerConfig) -> None:
     log = log_file(config.access_log)
-    if log is not None and not os.access(log if log.exists() else log.parent, os.W_OK):
+    if log is None or (log.is_relative_to("/var/log") and not os.path.lexists(log.parent)):
+        # The folder may be one that systemd makes at the start (LogsDirectory=).
+        return
+    # `Path.exists` fails where this user may not look.
+    if not os.access(log if os.path.lexists(log) else log.parent, os.W_OK):
         raise CannotStart(
             f"The access log {log} cannot be opened: this user cannot write there, or its folder "
             "is missing."
