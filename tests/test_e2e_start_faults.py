@@ -243,6 +243,11 @@ UNMET = {
     "log": ('access_log = "gone/access.log"', "access log gone/access.log"),
     "state": ('state = "t.toml"', "it is no folder"),
     "pages": ('waiting_pages = "gone"', "gone is no folder"),
+    "secret": (
+        'policy = "ticket"\ntrusted_proxies = ["127.0.0.1"]\n[gate]\nenabled = true\n'
+        'report = "127.0.0.1:8124"\nlog_secret_file = "gone"',
+        "gate.log_secret_file: gone: No such file or directory.\n",
+    ),
     "multicast": ('[multicast]\nenabled = true\ninterface = "203.0.113.7"', "no interface here"),
 }
 

@@ -13,7 +13,7 @@ from ..files.pacer import Pacer
 from ..files.site import Site
 from ..files.transfer import HasTorrent
 from ..http.clock import Reactor
-from .config import CannotStart
+from .config import CannotStart, start_fault
 from .settings import ServerConfig, split_address
 
 if TYPE_CHECKING:
@@ -109,5 +109,5 @@ def gate_secrets(config: ServerConfig) -> tuple[Signer | None, bytes]:
 
             log_secret = read_secret(own.log_secret_file)
     except (ValueError, OSError) as fault:
-        raise CannotStart(f"{setting}: {fault}") from fault
+        raise CannotStart(f"{setting}: {start_fault(fault) or fault}") from fault
     return sign, log_secret
