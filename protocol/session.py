@@ -203,6 +203,9 @@ def decode_offer(body: bytes) -> Offer:
         "hashes": tuple(packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES)),
     }
     offer = Offer(**known)
+    # Bounds a receiver's memory: their hashes have 64 MiB.
+    if offer.layout().blocks > 1 << 21:
+        raise ProtocolError("the multicast offer has too many blocks")
     if offer.hashes and (len(packed) % HASH_BYTES or len(offer.hashes) != offer.layout().blocks):
         raise ProtocolError("the multicast offer has not one hash for each block")
     if not offer.hashes and not offer.hashes_url and offer.size_bytes:

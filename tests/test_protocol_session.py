@@ -103,6 +103,12 @@ def test_offer_round_trip_with_everything_set():
                      "parity": 0}},
             "1 MiB",
         ),
+        # A receiver made room for each of 2.5 thousand million blocks before it had one hash.
+        (
+            {"fec": {"scheme": "none", "symbol_bytes": 8, "block_symbols": 1, "group": 0,
+                     "parity": 0}, "size_bytes": 20 << 30, "hashes": "", "hashes_url": "/h"},
+            "too many blocks",
+        ),
         ({"silence_s": float("nan")}, "malformed"),
     ],
 )  # fmt: skip
