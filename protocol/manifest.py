@@ -185,16 +185,21 @@ def _parse_xml(data: bytes) -> Element:
 
     builder = TreeBuilder()
     parser = xml.parsers.expat.ParserCreate(namespace_separator="}")
-    depth = 0
+    # Otherwise each line of a text is kept as a string of its own.
+    parser.buffer_text = True
+    depth = parts = 0
 
     def doctype(*_: object) -> None:
         raise BadManifest("A Metalink document must not have a document type declaration.")
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        nonlocal depth
-        depth += 1
+        nonlocal depth, parts
+        depth, parts = depth + 1, parts + 1 + len(attributes)
         if depth > 16:
             raise BadManifest("The Metalink document is nested too deeply.")
+        # Bounds the memory for a foreign document.
+        if parts > 300_000:
+            raise BadManifest("The Metalink document has too many elements.")
         builder.start(tag, attributes)
 
     def end(tag: str) -> None:
@@ -232,8 +237,6 @@ def _named_digest(algorithm: str, text: str | None, what: str) -> bytes:
 def _pieces(group: Element, algorithm: str, size_bytes: int) -> tuple[int, tuple[bytes, ...]]:
     length = _number(group.get("length"), "piece length")
     found = group.findall(_tag("hash"))
-    if len(found) > 1_000_000:
-        raise BadManifest("The Metalink document has too many pieces.")
     if found and (length <= 0 or len(found) != -(-size_bytes // length)):
         raise BadManifest("The piece digests in the Metalink document do not fit the size.")
     return length, tuple(_named_digest(algorithm, e.text, "hash of a piece") for e in found)
@@ -247,10 +250,9 @@ def _metalink_file(element: Element) -> MetalinkFile:
     # What a Metalink may give (RFC 5854 names IANA's list), the strongest first.
     algorithms = {"sha-512": "sha512", "sha-384": "sha384", "sha-256": "sha256", "sha-1": "sha1"}
     digest = None
-    for told, algorithm in algorithms.items():
-        if told in hashes:
-            digest = algorithm, _named_digest(algorithm, hashes[told], "hash of a file")
-            break
+    if best := next((told for told in algorithms if told in hashes), ""):
+        algorithm = algorithms[best]
+        digest = algorithm, _named_digest(algorithm, hashes[best], "hash of a file")
     kind, length = "", 0
     pieces: tuple[bytes, ...] = ()
     for told, algorithm in algorithms.items():
@@ -266,13 +268,8 @@ def _metalink_file(element: Element) -> MetalinkFile:
             break
     sources = []
     for url in element.findall(_tag("url")):
-        priority = url.get("priority")
-        sources.append(
-            Source(
-                (url.text or "").strip(),
-                999_999 if priority is None else _number(priority, "priority"),
-            )
-        )
+        priority = _number(url.get("priority", "999999"), "priority")
+        sources.append(Source((url.text or "").strip(), priority))
     sources.sort(key=lambda source: source.priority)
     return _checked(
         MetalinkFile(element.get("name", ""), size, digest, kind, length, pieces, tuple(sources))

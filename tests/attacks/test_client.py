@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import tracemalloc
 from urllib.parse import quote, unquote_to_bytes
 
 import pytest
@@ -17,6 +19,8 @@ from tidegate.client.net.network import Cancellable, Endpoint, Receiver
 from tidegate.client.net.request_builder import RequestBuilder
 from tidegate.client.net.retry import Failed, Refused, RetryAfter
 from tidegate.client.net.urls import BadUrl, disposition_name, parse
+from tidegate.protocol.errors import BadManifest
+from tidegate.protocol.manifest import decode_metalink
 from tidegate.server.files.paths import split_path
 
 DEVICES = {
@@ -178,6 +182,23 @@ class _Wire:
 
     def closed(self, text: str, permanent: bool, crowded: bool) -> None:
         self.fault = text
+
+
+@pytest.mark.parametrize("unit", [b"<a/>", b'<a b="c" d="e"/>', b"\n"])
+def test_a_metalink_that_a_server_names_takes_little_memory(unit: bytes) -> None:
+    """One of 60 MB made a plain `tidegate get` take 1.1 GB."""
+    document = (
+        b'<metalink xmlns="urn:ietf:params:xml:ns:metalink"><file name="x">%b</file></metalink>'
+    )
+    body = document % (unit * (8_000_000 // len(unit)))
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(BadManifest):
+            decode_metalink(body)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 60_000_000
 
 
 @pytest.mark.parametrize(
