@@ -180,7 +180,7 @@ def test_over_tls_no_login_counts_that_another_host_could_have_set(site: Site) -
     own = Browser(site, secure=True)
     answer = own.login("admin", PASSWORD)
     fields = [value for name, value in answer.headers if name == "set-cookie"]
-    assert len(fields) == 2
+    assert len(fields) == 3
     for field in fields:
         assert field.startswith("__Host-tidegate-")
         assert "Secure" in field
@@ -277,6 +277,47 @@ def test_strangers_cannot_lock_the_operator_out(site: Site) -> None:
         stranger = Browser(site, peer=f"198.51.100.{number}")
         assert stranger.login("admin", "a guess").status == 401
     assert Browser(site, peer="192.0.2.9").login("admin", PASSWORD).status == 303
+
+
+def test_a_browser_that_logged_in_before_waits_for_no_stranger(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand networks kept the one room full: each of 40 right passwords was refused."""
+    before = operator(site)
+    before.ask("POST", "/logout", {"csrf": before.token})
+    hashing = site.admin.accounts.hash
+    assert isinstance(hashing, Hashing)
+    jobs: list[Deferred[None]] = []
+
+    def off(_work: object) -> Deferred[None]:
+        jobs.append(Deferred())
+        return jobs[-1]
+
+    def login(browser: Browser) -> list[Answer]:
+        browser.get("/login")
+        form = {"csrf": browser.token, "name": "admin", "password": PASSWORD}
+        answers: list[Answer] = []
+        call = browser.call("POST", "/login", form)
+        Deferred.fromCoroutine(site.admin.answer(call)).addCallback(answers.append)
+        site.reactor.advance(0.0)
+        return answers
+
+    monkeypatch.setattr(hashing._turns, "_off", off)
+    for number in range(30):
+        login(Browser(site, peer=f"{20 + number}.1.1.1"))
+    forged = {"tidegate-known": site.admin.sessions.visitor()}
+    stranger = Browser(site, peer="198.51.100.7", cookies=forged)
+    assert [answer.status for answer in login(stranger)] == [503]
+    # From another address than before.
+    before.peer = "203.0.113.7"
+    waits = login(before)
+    assert not waits
+    assert len(jobs) == 1
+    jobs.pop().callback(None)
+    site.reactor.advance(0.0)
+    # The next one is its own, before all that came earlier.
+    jobs.pop().callback(None)
+    assert [answer.status for answer in waits] == [401]
 
 
 def test_a_slash_64_is_one_client_to_the_brake_and_doubles_its_pause() -> None:

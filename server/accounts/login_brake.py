@@ -76,11 +76,9 @@ class LoginBrake:
                 score = _Score()
             score.failures += 1
             score.last_s = now
-            over = score.failures - free
-            if over >= 0:
-                score.free_at_s = now + min(
-                    TUNING.pause_max_s, TUNING.pause_s * 2.0 ** min(over, 20)
-                )
+            if (over := score.failures - free) >= 0:
+                pause_s = TUNING.pause_s * 2.0 ** min(over, 20)
+                score.free_at_s = now + min(TUNING.pause_max_s, pause_s)
             self._scores[key] = score
 
     def succeeded(self, address: str, name: str) -> None:
@@ -89,10 +87,12 @@ class LoginBrake:
         known = self._scores.pop(pair, None)
         if known is not None:
             for key in (client, *(key for key, _ in wider)):
-                score = self._scores.get(key)
-                if score is not None:
+                if (score := self._scores.get(key)) is not None:
                     score.failures = max(0, score.failures - known.failures)
-            whole = self._scores.get(client)
-            if whole is not None:
+            if (whole := self._scores.get(client)) is not None:
                 whole.free_at_s = 0.0
+        self.remember(address)
+
+    def remember(self, address: str) -> None:
+        """This client logged in, now or before: no flood from elsewhere keeps it out."""
         self._known[block_of(address)] = None

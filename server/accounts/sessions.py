@@ -58,8 +58,7 @@ class Logins:
     by_key: dict[str, Session] = field(default_factory=dict, repr=False)
 
     def open(self, rows: Iterable[Session], now: float) -> None:
-        for session in rows:
-            self.by_key[session.key] = session
+        self.by_key.update((session.key, session) for session in rows)
         self.sweep(now)
 
     def _signer(self) -> Signer:
@@ -103,9 +102,8 @@ class Logins:
 
     def end_all(self, user: str) -> None:
         """End all sessions of a user: the password was changed, or the user was removed."""
-        for session in list(self.by_key.values()):
-            if session.user == user:
-                self.end(session)
+        for session in [s for s in self.by_key.values() if s.user == user]:
+            self.end(session)
 
     def live(self, now: float) -> Iterator[str]:
         """The keys of the valid sessions."""
@@ -122,9 +120,9 @@ class Logins:
     def form_token_fits(self, ident: str, given: str) -> bool:
         return hmac.compare_digest(self.form_token(ident).encode(), given.encode())
 
-    def visitor(self) -> str:
-        """A signed id for a visitor before the login, for the token of the login form."""
-        return self._signer().sign("v." + secrets.token_urlsafe(12)).decode()
+    def visitor(self, kind: str = "v.") -> str:
+        """A signed id for the form's token before a login, or (k.) of a browser that logged in."""
+        return self._signer().sign(kind + secrets.token_urlsafe(12)).decode()
 
 
 def _over(session: Session, now: float) -> bool:

@@ -148,7 +148,8 @@ async def login(ask: HandlerCall) -> Answer:
     events.add("login", f"logged in from {place}", who=user.name)
     way = "/account" if user.must_change else way_of(call.field("next"))
     over = cookie(VISITOR, "", secure=call.secure, age_s=0)
-    return redirect(way, session_cookie(ask, user.name), over)
+    known = _choice(ask, "tidegate-known", admin.sessions.visitor("k."))
+    return redirect(way, session_cookie(ask, user.name), over, known)
 
 
 def asker_of(ask: HandlerCall, name: str) -> Asker:
@@ -158,6 +159,8 @@ def asker_of(ask: HandlerCall, name: str) -> Asker:
     """
     brake, call = ask.admin.brake, ask.call
     has_session = call.who is not None and call.who.session is not None
+    if (ask.admin.sessions.ident(call.cookie("tidegate-known")) or "").startswith("k."):
+        brake.remember(call.peer)
 
     def refuse_if_braked() -> None:
         wait_s = math.ceil(brake.wait_s(call.peer, name, ask.server.now()))
@@ -195,8 +198,7 @@ async def theme(ask: HandlerCall) -> Answer:
 
 def _choice(ask: HandlerCall, name: str, value: str) -> tuple[str, str]:
     """The cookie by which this browser keeps a choice for a year; an empty one is forgotten."""
-    age_s = 365 * 86_400 if value else 0
-    return cookie(name, value, secure=ask.call.secure, age_s=age_s)
+    return cookie(name, value, secure=ask.call.secure, age_s=365 * 86_400 if value else 0)
 
 
 # -- the account page ------------------------------------------------------------------------
