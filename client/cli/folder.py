@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
-from pathlib import Path
+from pathlib import Path, PurePath
 from signal import Signals
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -32,8 +32,10 @@ class FolderLimits(NamedTuple):
 
     #: Files at a time, as many connections as a browser opens.
     together: int = 6
-    #: A listing without an end stops here.
-    most_files: int = 100_000
+    #: Files and folders: listings without an end stop here.
+    most_names: int = 100_000
+    #: 100 000 names have 20 MB.
+    listing_bytes: int = 32 << 20
     #: A folder that contains itself stops here.
     most_levels: int = 32
 
@@ -106,22 +108,31 @@ def walk(base: Url, options: Options) -> list[FolderEntry]:
     waiting: deque[tuple[Url, tuple[str, ...]]] = deque([(base, ())])
     found: list[FolderEntry] = []
     seen = {base}
+    taken: dict[tuple[str, ...], int] = {}
     while waiting:
         folder, parts = waiting.popleft()
-        files, folders = read_listing(fetch_bytes(folder.text, asked), folder)
-        found += [
-            FolderEntry(url, (*parts, url.file_name()), sha256)
-            for url, sha256 in files.items()
-            if url.file_name()
-        ]
-        if len(found) > TUNING.most_files:
-            raise UsageProblem(f"the folder has more than {TUNING.most_files} files")
+        files, folders = read_listing(fetch_bytes(folder.text, asked, TUNING.listing_bytes), folder)
+        for url, sha256 in files.items():
+            if name := url.file_name():
+                found.append(FolderEntry(url, _free((*parts, name), taken), sha256))
+        if len(found) + len(seen) > TUNING.most_names:
+            raise UsageProblem(f"the folder has more than {TUNING.most_names} files and folders")
         for url in folders:
             name = safe_name(unquote(url.target.rstrip("/").rpartition("/")[2]))
             if url not in seen and name and len(parts) < TUNING.most_levels:
                 seen.add(url)
                 waiting.append((url, (*parts, name)))
     return found
+
+
+def _free(parts: tuple[str, ...], taken: dict[tuple[str, ...], int]) -> tuple[str, ...]:
+    """These parts, with a number in the name where an earlier file has them."""
+    at, name = parts, PurePath(parts[-1])
+    while at in taken:
+        taken[parts] += 1
+        at = (*parts[:-1], name.with_stem(f"{name.stem}.{taken[parts]}").name)
+    taken[at] = 0
+    return at
 
 
 def fetch_folder(

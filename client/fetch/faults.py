@@ -390,9 +390,7 @@ def convict(state: State, mirror: Mirror, text: str) -> Actions:
 def file_changed(state: State, mirror: Mirror, text: str) -> Actions:
     """The mirror has another file under the name now, and says so."""
     mirror.size_bytes = None
-    if state.others(mirror):
-        return drop(state, mirror, text)
-    return start_over(state, mirror, text)
+    return (drop if state.others(mirror) else start_over)(state, mirror, text)
 
 
 def doubts_empty(state: State, mirror: Mirror) -> bool:
@@ -438,8 +436,7 @@ def size_changes(state: State, mirror: Mirror) -> Actions:
     for other in wronged:
         other.state, other.dropped = MirrorState.READY, None
     if wronged:
-        actions = drop(state, mirror, text)
-        return [*actions, *start_over(state, mirror, text)]
+        return [*drop(state, mirror, text), *start_over(state, mirror, text)]
     if any(other is not mirror for other in state.alive):
         return convict(state, mirror, text)
     if mirror.resized > 1:
@@ -464,8 +461,7 @@ def size_differs(state: State, mirror: Mirror, size: int | None) -> Actions:
             elif other.size_bytes not in (size, None):
                 actions += drop(state, other, DropReason.OTHER_SIZE)
         whose = "most mirrors have" if more > 0 else "the first mirror has"
-        text = f"{whose} a copy of another size"
-        return [*actions, *start_over(state, mirror, text)]
+        return [*actions, *start_over(state, mirror, f"{whose} a copy of another size")]
     if any(other is not mirror for other in state.alive):
         return drop(state, mirror, DropReason.OTHER_SIZE)
     if certain:

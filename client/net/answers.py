@@ -242,8 +242,7 @@ def clean(value: object) -> str:
 
 
 def _sentence(problem: dict[str, object]) -> str:
-    words = problem.get("detail") or problem.get("title") or ""
-    return clean(words)[:300].rstrip(".")
+    return clean(problem.get("detail") or problem.get("title") or "")[:300].rstrip(".")
 
 
 def _whole(value: str | None) -> int | None:

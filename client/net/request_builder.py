@@ -150,6 +150,4 @@ class RequestBuilder:
         found = None
         with contextlib.suppress(netrc.NetrcParseError, OSError, UnicodeDecodeError):
             found = netrc.netrc(path).authenticators(host)
-        if found is None:
-            return None
-        return self._basic(found[0] or "", found[2] or "")
+        return None if found is None else self._basic(found[0] or "", found[2] or "")

@@ -67,9 +67,7 @@ class Url:
     @property
     def _is_near(self) -> bool:
         name = self.host.lower().rstrip(".")
-        if name == "localhost" or name.endswith(".localhost"):
-            return True
-        return is_near(name)
+        return name == "localhost" or name.endswith(".localhost") or is_near(name)
 
     def redirected(self, location: str, count: int, most: int) -> Url:
         """Where the answer of this URL leads, after `count` redirects; raises BadUrl.

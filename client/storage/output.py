@@ -136,9 +136,7 @@ class FileOutput(Output):
         last = max(end for _, end in self._journal.have)
         if self._part.stat().st_size < last:
             return None
-        if found.boot != boot_id() and found.digest is None:
-            return None
-        return found
+        return None if found.boot != boot_id() and found.digest is None else found
 
     def open(self, identity: Identity) -> PieceWriter:
         old = self.resumable()

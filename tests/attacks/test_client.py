@@ -14,6 +14,7 @@ from tidegate.client.cli import folder
 from tidegate.client.cli.folder import read_listing
 from tidegate.client.fetch.options import Options
 from tidegate.client.net.answers import Fields, read
+from tidegate.client.net.errors import UsageProblem
 from tidegate.client.net.http import Connection
 from tidegate.client.net.network import Cancellable, Endpoint, Receiver
 from tidegate.client.net.request_builder import RequestBuilder
@@ -59,7 +60,7 @@ def test_links_that_sort_a_listing_are_no_files() -> None:
 def test_a_folder_that_contains_itself_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def answer(url: str, options: Options) -> bytes:
+    def answer(url: str, options: Options, limit_bytes: int) -> bytes:
         asked.append(url)
         assert len(asked) < 100
         return b"<a href=again/>again</a><a href=a.iso>a.iso</a>"
@@ -67,6 +68,35 @@ def test_a_folder_that_contains_itself_has_an_end(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(folder, "fetch_bytes", answer)
     found = folder.walk(parse("http://a.example/x/"), Options())
     assert len(found) == len(asked) == folder.TUNING.most_levels + 1
+
+
+def test_a_folder_whose_folders_never_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two more folders in each of them kept `get -r` asking for 2**32 listings."""
+    asked: list[str] = []
+
+    def fetch(url: str, options: Options, limit_bytes: int) -> bytes:
+        asked.append(url)
+        return b'<a href="a/"></a><a href="b/"></a><a href="c/"></a>'
+
+    monkeypatch.setattr(folder, "fetch_bytes", fetch)
+    monkeypatch.setattr(folder, "TUNING", folder.TUNING._replace(most_names=1000))
+    with pytest.raises(UsageProblem, match="more than 1000 files and folders"):
+        folder.walk(parse("http://h/x/"), Options())
+    assert len(asked) < 1000
+
+
+def test_two_names_of_a_listing_are_never_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both were written into one part file at the same time."""
+    links = [f'<a href="{name}">' for name in ("a%3A.txt", "a%2A.txt", "a_.1.txt", "%61%3F.txt")]
+
+    def fetch(url: str, options: Options, limit_bytes: int) -> bytes:
+        return "".join(links).encode()
+
+    monkeypatch.setattr(folder, "fetch_bytes", fetch)
+    found = folder.walk(parse("http://h/x/"), Options())
+    assert [entry.parts for entry in found] == [
+        *[("a_.txt",), ("a_.1.txt",), ("a_.1.1.txt",), ("a_.2.txt",)],
+    ]
 
 
 def test_what_a_server_says_in_plain_text_is_told_without_control_characters() -> None:
