@@ -43,6 +43,7 @@ class Party:
             torrent,
             folder,
             SIZE,
+            server="127.0.0.1",
             upload_bytes_s=1e9,
             listen=("127.0.0.1",),
             random=random.Random(len(content)),
@@ -114,6 +115,7 @@ def test_the_local_network_is_told_a_port_that_every_address_has(
         document(file),
         tmp_path / "one",
         SIZE,
+        server="127.0.0.1",
         upload_bytes_s=1.0,
         listen=("127.0.0.1", "127.0.0.2", "127.0.0.3"),
         random=random.Random(1),
@@ -168,6 +170,7 @@ def test_what_is_no_torrent_is_refused(tmp_path: Path, raw: bytes) -> None:
             raw,
             tmp_path / "x",
             SIZE,
+            server="127.0.0.1",
             upload_bytes_s=1.0,
             listen=("127.0.0.1",),
             random=random.Random(1),
@@ -180,7 +183,39 @@ def test_a_torrent_of_another_size_is_refused(tmp_path: Path, file: Path) -> Non
             document(file),
             tmp_path / "x",
             SIZE + 1,
+            server="127.0.0.1",
             upload_bytes_s=1.0,
             listen=("127.0.0.1",),
             random=random.Random(1),
         )
+
+
+@pytest.mark.parametrize(
+    ("server", "asked"),
+    [
+        ("example.org", ["udp://t.example:6969/announce", "http://example.org/-/announce"]),
+        ("10.0.0.1", ["udp://t.example:6969/announce", "http://10.2.3.4/announce"]),
+    ],
+)
+def test_a_torrent_leads_to_no_tracker_where_its_server_may_not_lead(
+    tmp_path: Path, file: Path, server: str, asked: list[str]
+) -> None:
+    """Each service of this machine and of its network could be asked by GET and UDP."""
+    near = ["http://127.0.0.1:631/announce", "udp://localhost:53/announce", "http://[::1]/announce"]
+    near += ["http://169.254.169.254/announce", "wss://t.example/", "http://10.2.3.4/announce"]
+    torrent = libtorrent.bdecode(document(file))
+    torrent[b"announce-list"] = [[url.encode()] for url in (*near, *asked)]
+    exchange = Exchange(
+        libtorrent.bencode(torrent),
+        tmp_path / "one",
+        SIZE,
+        server=server,
+        upload_bytes_s=1.0,
+        listen=(),
+        random=random.Random(1),
+    )
+    exchange.start()
+    try:
+        assert {one["url"] for one in exchange._handle.trackers()} == {*asked}
+    finally:
+        exchange.stop()

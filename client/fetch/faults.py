@@ -35,16 +35,7 @@ from . import actions as do
 from . import planning
 from .actions import Action
 from .events import Break, ConnectionLost, FileTooLarge, RangeOutsideFile
-from .state import (
-    Depth,
-    DownloadPhase,
-    Mirror,
-    MirrorPause,
-    MirrorState,
-    Samples,
-    Serves,
-    State,
-)
+from .state import Depth, DownloadPhase, Mirror, MirrorPause, MirrorState, Samples, Serves, State
 
 
 class Again(NamedTuple):

@@ -77,6 +77,7 @@ class PeerJoin:
                     self._torrent,
                     self._folder,
                     size_bytes,
+                    server=self._mirror.url.host,
                     upload_bytes_s=options.upload_bytes_s,
                     listen=("0.0.0.0", "[::]"),
                     random=self._host.state.random,

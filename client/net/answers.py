@@ -194,14 +194,7 @@ def _body(
 ) -> Body | Failed:
     if (fields.get("content-type") or "").lower().startswith("multipart/byteranges") and not whole:
         return Failed("the server sent several ranges where one was asked for")
-    return Body(
-        start,
-        end,
-        size,
-        whole,
-        _validator(fields),
-        _granted(fields),
-    )
+    return Body(start, end, size, whole, _validator(fields), _granted(fields))
 
 
 def _validator(fields: Fields) -> str | None:

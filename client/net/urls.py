@@ -61,11 +61,11 @@ class Url:
         except ValueError as error:
             raise BadUrl(f"{reference!r} is not a URL: {error}") from None
         aim = parse(joined)
-        elsewhere = aim.host != self.host and not self._is_near
+        elsewhere = aim.host != self.host and not self.is_near
         return replace(aim, led_by=self.host if elsewhere else self.led_by)
 
     @property
-    def _is_near(self) -> bool:
+    def is_near(self) -> bool:
         name = self.host.lower().rstrip(".")
         return name == "localhost" or name.endswith(".localhost") or is_near(name)
 

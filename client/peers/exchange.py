@@ -19,6 +19,8 @@ from typing import Any
 from ...protocol.errors import ProtocolError
 from ...protocol.intervals import IntervalSet, Span
 from ..net.errors import LocalProblem
+from ..net.near import may_lead
+from ..net.urls import BadUrl, parse
 
 
 class BadTorrent(ProtocolError):
@@ -45,11 +47,20 @@ def _library() -> Any:
     return libtorrent
 
 
+def _may_ask(server: str, tracker: str) -> bool:
+    try:
+        aim = parse(tracker.replace("udp:", "http:", 1))
+    except BadUrl:
+        return False
+    return aim.host == server or (not aim.is_near and may_lead((server,), aim.host))
+
+
 class Exchange:
     """Pieces of one file, kept in `folder` until `stop`, which removes it.
 
     `listen` are the addresses at which peers may reach us, all with one port; `upload_bytes_s`
-    bounds what they are sent. `size_bytes` is what the file must have, None while unknown.
+    bounds what they are sent. `size_bytes` is what the file must have, None while unknown. The
+    torrent may name trackers at the host `server` that sent it, or that this host may lead to.
     Nothing waits here: call `poll` now and then. Raises BadTorrent.
     """
 
@@ -59,22 +70,26 @@ class Exchange:
         folder: Path,
         size_bytes: int | None,
         *,
+        server: str,
         upload_bytes_s: float,
         listen: Sequence[str],
         random: Random,
     ) -> None:
         lt = self._lt = _library()
         try:
-            info = lt.torrent_info(lt.bdecode(document))
-            told_bytes, files = info.total_size(), info.num_files()
+            wanted = self._wanted = lt.load_torrent_buffer(document)
         except (RuntimeError, ValueError, TypeError) as error:
             raise BadTorrent(f"the server's torrent cannot be read: {error}") from error
-        if size_bytes not in (None, told_bytes) or files != 1:
+        info = wanted.ti
+        if size_bytes not in (None, info.total_size()) or info.num_files() != 1:
             raise BadTorrent("the server's torrent is of another file")
-        self.size_bytes: int = told_bytes
+        if info.piece_length() > 64 << 20:
+            raise BadTorrent("the server's torrent has too large pieces")
+        # All of them are asked at once.
+        wanted.trackers = [url for url in wanted.trackers if _may_ask(server, url)][:8]
+        self.size_bytes: int = info.total_size()
         self.piece_bytes: int = info.piece_length()
         self._count: int = info.num_pieces()
-        self._info = info
         self._folder = folder
         self._random = random
         self._listen = tuple(listen)
@@ -118,15 +133,14 @@ class Exchange:
             self._folder.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise LocalProblem(f"no folder for what peers send: {error}") from error
-        wanted = lt.add_torrent_params()
-        wanted.ti = self._info
+        wanted = self._wanted
         wanted.save_path = str(self._folder)
         wanted.storage_mode = lt.storage_mode_t.storage_mode_sparse
         flags = lt.torrent_flags
         wanted.flags &= ~flags.auto_managed & ~flags.paused
         # The server is asked by the download, under its ticket.
-        wanted.url_seeds = []
-        wanted.flags |= flags.override_web_seeds
+        wanted.url_seeds = wanted.http_seeds = []
+        wanted.flags |= flags.override_web_seeds | flags.override_trackers
         # The library would take a port of its own for each address, and tell the local network
         # that of the first, the loopback's, for all of them.
         with socket.create_server(("", 0)) as probe:
