@@ -37,14 +37,14 @@ class MirrorReport:
     free: bool | None = None
 
 
-def _signature(body: bytes, secret: str) -> str:
-    return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+def _signature(body: bytes, secret: str) -> bytes:
+    return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest().encode("ascii")
 
 
 def encode_report(report: MirrorReport, secret: str) -> tuple[bytes, str]:
     """The body and the value of its signature field."""
     body = msgspec.json.encode(report)
-    return body, _signature(body, secret)
+    return body, _signature(body, secret).decode("ascii")
 
 
 def decode_report(
@@ -62,7 +62,7 @@ def decode_report(
     if not (report.mirror.isprintable() and report.trouble.isprintable()):
         raise BadManifest("The mirror report cannot be read.")
     secret = secret_of(report.mirror)
-    if secret is None or not hmac.compare_digest(_signature(body, secret), signature):
+    if secret is None or not hmac.compare_digest(_signature(body, secret), signature.encode()):
         raise BadToken("The report is not signed by a mirror this origin admitted.")
     # How far the clocks of mirror and origin may differ.
     if not abs(report.sent_at - now) <= 300.0:

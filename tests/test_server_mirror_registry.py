@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.task import Clock
 
+from tests.fakes import FakeConnection
 from tidegate.protocol.errors import BadManifest, BadToken
 from tidegate.protocol.mirror_report import MirrorReport, decode_report, encode_report
+from tidegate.server.http.request import Request
 from tidegate.server.mirror.registry import FORGET_S, FRESH_S, Admitted, MirrorDirectory, Registry
 from tidegate.server.mirror.repository import RepositoryProblem
-from tidegate.server.mirror.routes import admit, read_admitted
+from tidegate.server.mirror.routes import MirrorOrigin, admit, read_admitted
 
 SECRETS = {"one": "s1", "two": "s2"}
 
@@ -128,11 +132,24 @@ def test_reports_that_prove_nothing_are_refused() -> None:
         decode_report(body.replace(b'"one"', b'"two"'), signature, SECRETS.get, 1000.0)
     with pytest.raises(BadToken, match="not signed"):
         decode_report(body.replace(b'"one"', b'"nobody"'), signature, SECRETS.get, 1000.0)
+    # It ended with a traceback.
+    with pytest.raises(BadToken, match="not signed"):
+        decode_report(body, "\xe9" * 64, SECRETS.get, 1000.0)
     with pytest.raises(BadManifest):
         decode_report(body[:-4], signature, SECRETS.get, 1000.0)
     for junk in (b"[]", b"null", json.dumps({"mirror": 1}).encode(), b"x" * 9999):
         with pytest.raises(BadManifest):
             decode_report(junk, signature, SECRETS.get, 1000.0)
+
+
+@pytest.mark.parametrize("after", [b"%C2%B2", b"%D9%A3", b"9" * 5000, b"-1"])
+def test_a_version_that_is_no_number_is_none(tmp_path: Path, after: bytes) -> None:
+    """Digits of other scripts ended with a traceback."""
+    origin = MirrorOrigin(registry(), tmp_path, Clock(), lambda: 1000.0)
+    connection = FakeConnection()
+    target = b"/-/mirrors/main/next?after=" + after
+    origin.handle(Request(cast(Any, connection), b"GET", target, {}))
+    assert (connection.status, json.loads(connection.body)["latest"]) == (200, 7)
 
 
 @pytest.mark.parametrize("sent_at", ['"1000"', "true", "null", "1" + "0" * 400, "[]", "{}"])

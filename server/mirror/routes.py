@@ -20,6 +20,7 @@ from ...protocol.channel import check_channel
 from ...protocol.disk.durable import write_whole
 from ...protocol.errors import ProtocolError
 from ...protocol.mirror_report import SIGNATURE_HEADER, decode_report
+from ...protocol.units import whole_number
 from ..http.answers import JSON_NOW
 from ..http.clock import Clock, cancel
 from ..http.request import Request
@@ -173,8 +174,7 @@ class MirrorOrigin:
 
     def _hold(self, request: Request, channel: str) -> None:
         query = parse_qs(request.query.decode("ascii", "replace"))
-        text = query.get("after", ["0"])[0]
-        after = int(text) if text.isdigit() and len(text) < 16 else 0
+        after = whole_number(query.get("after", ["0"])[0]) or 0
         latest = self.registry.latest.get(channel)
         if latest is None:
             request.refuse(404, "no-channel", f"There is no channel named {channel!r} here.")
