@@ -99,6 +99,14 @@ def test_a_queue_without_end_is_left() -> None:
     assert 3000 <= sum(slept) <= 4000
 
 
+@pytest.mark.timeout(60)
+def test_a_queue_without_end_is_left_for_files_too(tmp_path: Path) -> None:
+    """A follower waited for three years, and looked for no newer version meanwhile."""
+    with server(lambda handler: answer(handler, 503, Retry_After="100000000")) as url:
+        with pytest.raises(DownloadError, match="past the limit of 3600 s"):
+            HttpTransport(tmp_path).download(f"{url}f", tmp_path / "f", 10, "0" * 64)
+
+
 def test_an_answer_that_ends_early_is_network_trouble_and_no_bad_metadata() -> None:
     def cut(handler: BaseHTTPRequestHandler) -> None:
         answer(handler, body=b'{"signed": ', length=1000)

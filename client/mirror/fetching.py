@@ -79,6 +79,7 @@ class HttpTransport:
             data_folder=self._data_folder,
             pass_token=self._pass_token,
             ca_file=self._ca_file,
+            max_wait_s=3600.0,
         )
         # With the length given, no mirror's announcement brings a further byte.
         signed = Metalink(path.name, length_bytes, digest, None, ())
@@ -98,10 +99,8 @@ class HttpTransport:
                 return download.state.received_bytes() + aside
 
             def gone() -> bool:
-                segments = download.segments
-                return network.now() >= told_until_s and not (
-                    segments is not None and segments.done
-                )
+                done = download.segments is not None and download.segments.done
+                return network.now() >= told_until_s and not done
 
             try:
                 download = build(network, read_urls([url]), path, options, note_event, signed)
