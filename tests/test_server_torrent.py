@@ -30,7 +30,7 @@ from tidegate.server.torrent.announce import (
     read_scrape,
     scrape_answer,
 )
-from tidegate.server.torrent.metainfo import CannotMake, MetainfoStore
+from tidegate.server.torrent.metainfo import CannotMake, Metainfo, MetainfoStore
 from tidegate.server.torrent.swarm import Announce, Brake, Census, PeerEvent, Ring, Swarm
 
 HASH = bytes(range(20))
@@ -180,6 +180,27 @@ def test_a_stop_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     wish.addErrback(told.append)
     assert told
     assert told[0].check(CannotMake)
+
+
+def test_a_file_with_two_names_is_hashed_once_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that asked for both in turn had a large file hashed for each request."""
+    path = tmp_path / "a.iso"
+    path.write_bytes(b"x" * 100)
+    key = key_of(path.stat())
+    store = MetainfoStore(cast(Threads, MemoryReactorClock()), tmp_path)
+    names = ("/a.iso", "/latest.iso")
+    for number, name in enumerate(names):
+        store._keep(Metainfo(name, key, bytes([number] * 20), bytes([number] * 32), path))
+    monkeypatch.setattr("tidegate.server.torrent.metainfo._Making.run", lambda making: b"")
+    found: list[Metainfo] = []
+    for name in names * 2:
+        rep = Representation(b"a.iso", name, 100, 0.0, '"a"', key)
+        opened = OpenFile(os.open(path, os.O_RDONLY), rep)
+        store.want(opened).addCallback(found.append).addErrback(lambda failure: None)
+    store.stop()
+    assert [made.url_path for made in found] == [*names, *names]
 
 
 A_PEER = st.tuples(

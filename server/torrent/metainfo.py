@@ -102,9 +102,10 @@ class MetainfoStore:
     def __init__(self, reactor: Threads, folder: Path) -> None:
         self._reactor = reactor
         self._folder = folder
-        self._known: BoundedTable[FileKey, Metainfo] = BoundedTable(2048, self._forget)
+        #: By file and URL path: several names may have one file.
+        self._known: BoundedTable[tuple[FileKey, str], Metainfo] = BoundedTable(2048, self._forget)
         self._by_hash: dict[bytes, Metainfo] = {}
-        self._wishes: dict[FileKey, _TorrentWish] = {}
+        self._wishes: dict[tuple[FileKey, str], _TorrentWish] = {}
         self._making: _Making | None = None
         self._pool: ThreadPool | None = None
         self._stopped = False
@@ -133,15 +134,14 @@ class MetainfoStore:
 
     def want(self, file: OpenFile) -> defer.Deferred[Metainfo]:
         """The file's torrent, made now unless it is kept. Fails with CannotMake."""
-        rep = file.rep
-        known = self._known.get(rep.key)
-        if known is not None and known.url_path == rep.url_path:
-            self._known.move_to_end(rep.key)
+        name = file.rep.key, file.rep.url_path
+        known = self._known.use(name)
+        if known is not None:
             return defer.succeed(known)
         # Files that wait to be hashed. A request for one more is told to come back.
-        if self._stopped or (len(self._wishes) >= 64 and rep.key not in self._wishes):
+        if self._stopped or (len(self._wishes) >= 64 and name not in self._wishes):
             return defer.fail(CannotMake())
-        result = self._wishes.setdefault(rep.key, _TorrentWish(file)).waiters.wait()
+        result = self._wishes.setdefault(name, _TorrentWish(file)).waiters.wait()
         self._next()
         return result
 
@@ -166,7 +166,7 @@ class MetainfoStore:
                 self._pool = disk_pool(1, "torrents")
             work = in_pool(self._reactor, self._pool, self._making.run)
             made = work.addCallback(self._made, wish.file)
-            made.addBoth(self._over, wish.file.rep.key)
+            made.addBoth(self._over, (wish.file.rep.key, wish.file.rep.url_path))
 
     def _made(self, kept: bytes, file: OpenFile) -> Metainfo:
         if not file.unchanged():
@@ -184,7 +184,7 @@ class MetainfoStore:
 
     def _keep(self, made: Metainfo) -> None:
         self._by_hash.update(dict.fromkeys(made.hashes, made))
-        self._known[made.key] = made
+        self._known[made.key, made.url_path] = made
 
     def _forget(self, old: Metainfo) -> None:
         for info_hash in old.hashes:
@@ -192,9 +192,9 @@ class MetainfoStore:
         for path in (old.path, old.path.with_suffix(".path")):
             path.unlink(missing_ok=True)
 
-    def _over(self, found: Metainfo | Failure, key: FileKey) -> None:
+    def _over(self, found: Metainfo | Failure, name: tuple[FileKey, str]) -> None:
         self._making = None
-        wish = self._wishes.pop(key, None)
+        wish = self._wishes.pop(name, None)
         if isinstance(found, Failure) and not isinstance(found.value, CannotMake | OSError):
             _log.failure("a torrent could not be made", found)
         if wish is not None:
