@@ -31,7 +31,7 @@ BUDGETS: Mapping[str, Size] = {
     "policies": Size(10_160, 95),
     "protocol": Size(4_663, 70),
     "server": Size(44_268, 331),
-    "client": Size(14_303, 42),
+    "client": Size(14_301, 42),
     "loadtest": Size(6_877, 53),
     "bench": Size(4_580, 50),
 }
