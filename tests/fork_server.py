@@ -2,6 +2,9 @@
 
 Loading is most of a server's start, and the suite starts more than a hundred. After that each
 process runs `tidegate.main()`, as the workers of `server.app.run` go on from a fork.
+Two things differ from a server that was not forked (`test_e2e_start` and `test_e2e_deb` have some):
+the pages of operators are loaded before their first visit, and hashes of passwords are cheap unless
+the environment has `SLOW_PASSWORDS`.
 Runs as `python -m tests.fork_server DESCRIPTOR`; `tests.running` holds the other end.
 """
 
@@ -15,10 +18,14 @@ import signal
 import socket
 import sys
 
+from argon2 import PasswordHasher
+
 import tidegate
 
 #: What every `tidegate serve` has loaded before it reads its settings or builds its service.
 LOADED = ("tidegate.server.app.cli.serve", "tidegate.server.app.run", "tidegate.server.app.service")
+#: The first visit of an operator would load these and compile all templates, in 0.3 s of CPU.
+FOR_OPERATORS = ("tidegate.server.admin.site", "prometheus_client")
 #: Longest order: its words and its environment.
 ORDER_BYTES = 1 << 18
 
@@ -42,9 +49,17 @@ def fork_servers(link: socket.socket) -> None:
             os.environ.update(words["environ"])
             sys.path[0] = words["folder"]
             sys.argv[:] = ["tidegate", *words["arguments"]]
+            if "SLOW_PASSWORDS" not in os.environ:
+                stored = importlib.import_module("tidegate.server.accounts.stored")
+                vars(stored)["password_hasher"] = _quick_hasher
             return
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _quick_hasher() -> PasswordHasher:
+    """A hash takes 0.2 s of CPU, and most tests with an operator need several."""
+    return PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 
 
 def _watch(output: int, errors: int, status: int) -> None:
@@ -67,8 +82,9 @@ def _watch(output: int, errors: int, status: int) -> None:
 
 
 if __name__ == "__main__":
-    for module in LOADED:
+    for module in (*LOADED, *FOR_OPERATORS):
         importlib.import_module(module)
+    importlib.import_module("tidegate.server.admin.render").make_pages()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -57,7 +57,8 @@ def test_the_right_password_gets_in_beside_wrong_ones_of_a_whole_network(tmp_pat
     """Each of 15 was refused: the room was full, and each of these refusals was a wrong try."""
     make_release(tmp_path / "release", a_txt=10)
     options = ("--admin", "127.0.0.1:0", "--trusted-proxy", "127.0.0.1")
-    with serving(tmp_path / "release", tmp_path / "state", *options) as server:
+    slow = {"SLOW_PASSWORDS": "1"}
+    with serving(tmp_path / "release", tmp_path / "state", *options, **slow) as server:
         wait_for(lambda: any("log in as admin" in line for line in server.lines), 60)
         told = "".join(server.lines)
         first = re.findall(r"log in as admin with (\S+)", told)[0]
