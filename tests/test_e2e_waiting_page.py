@@ -114,7 +114,6 @@ def test_the_waiting_page_ends_in_a_finished_download_without_scripts(tmp_path: 
             )
             sheets = driver.find_elements(By.CSS_SELECTOR, "link[rel=stylesheet]")
             assert len(sheets) == 2
-            driver.save_screenshot(str(tmp_path / "waiting.png"))
             finished = downloads / "big.iso"
             wait_for(finished.exists, 120)
             assert sha256(finished) == digests["big.iso"]
@@ -161,7 +160,6 @@ def test_with_scripts_the_page_follows_its_ticket_and_says_how_to_check(tmp_path
             assert driver.execute_script("return window.told") == [heading]
             digest = driver.find_element(By.CSS_SELECTOR, "[data-live=digest]")
             wait_for(lambda: digest.text == digests["big.iso"], 20)
-            driver.save_screenshot(str(tmp_path / "started.png"))
             finished = downloads / "big.iso"
             wait_for(finished.exists, 60)
             with sqlite3.connect(tmp_path / "state" / "tidegate.db") as database:
@@ -193,7 +191,6 @@ def test_a_download_that_is_over_before_the_page_asks_is_told_complete(tmp_path:
             assert digests["quick.iso"] in page
             assert "has been delivered" in page
             assert "asks again" not in page
-            driver.save_screenshot(str(tmp_path / "done.png"))
             assert sha256(downloads / "quick.iso") == digests["quick.iso"]
             assert first.wait() == 0
     finally:
