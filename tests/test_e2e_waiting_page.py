@@ -54,7 +54,9 @@ window.Notification = class {
 """
 
 
-def browser(downloads: Path, *, scripts: bool, language: str = "de,en") -> webdriver.Chrome:
+def browser(
+    downloads: Path, *, scripts: bool, language: str = "de,en", cookies: bool = True
+) -> webdriver.Chrome:
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     for flag in FLAGS:
@@ -66,6 +68,8 @@ def browser(downloads: Path, *, scripts: bool, language: str = "de,en") -> webdr
     }
     if not scripts:
         preferences["profile.managed_default_content_settings.javascript"] = 2
+    if not cookies:
+        preferences["profile.default_content_setting_values.cookies"] = 2
     options.add_experimental_option("prefs", preferences)
     return webdriver.Chrome(options, Service(shutil.which("chromedriver")))
 
@@ -169,6 +173,24 @@ def test_with_scripts_the_page_follows_its_ticket_and_says_how_to_check(tmp_path
             assert early == 0
             assert sha256(finished) == digests["big.iso"]
             assert first.wait() == 0
+    finally:
+        driver.quit()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("cookies", [True, False])
+def test_a_place_is_said_to_be_kept_only_where_the_browser_keeps_cookies(
+    tmp_path: Path, cookies: bool
+) -> None:
+    need_browser()
+    make_release(tmp_path / "release", big_iso=SIZE)
+    driver = browser(tmp_path, scripts=True, language="en", cookies=cookies)
+    try:
+        with full_server(tmp_path) as (url, _):
+            driver.get(url)
+            said = driver.find_element(By.TAG_NAME, "main").text
+            assert "Keep this page open" in said
+            assert ("your place is kept" in said) == cookies
     finally:
         driver.quit()
 

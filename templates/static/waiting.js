@@ -314,6 +314,10 @@
     show("check", words.check_done);
   };
 
+  // The place is kept by a cookie. `navigator.cookieEnabled` is true in browsers that drop them.
+  document.cookie = "tidegate-try=1; samesite=strict";
+  at("return")?.toggleAttribute("hidden", !document.cookie.includes("tidegate-try=1"));
+  document.cookie = "tidegate-try=; max-age=0";
   window.setInterval(tick, 1000);
   document.addEventListener("visibilitychange", () => document.hidden || ask());
   offer();
