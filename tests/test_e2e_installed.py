@@ -104,6 +104,9 @@ distribution("tidegate-get").entry_points["tidegate-get"].load()()
 
 def test_the_client_alone_downloads_with_four_packages(tmp_path: Path) -> None:
     build = (sys.executable, ROOT / "tools" / "build-get", tmp_path)
+    # It took the option for the folder.
+    assert "where the wheel is written" in run([*map(str, build[:2]), "--help"], tmp_path)
+    assert not any(tmp_path.iterdir())
     subprocess.run(build, check=True, env=user_environ())
     (built,) = tmp_path.glob("tidegate_get-*.whl")
     rooms = {
