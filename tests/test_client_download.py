@@ -400,6 +400,22 @@ def test_the_mirror_named_first_decides_though_the_other_is_done_before_it_answe
     assert result.sources[1].dropped or not result.sources[1].bytes
 
 
+@pytest.mark.parametrize(
+    ("checksum", "size"), [(None, len(WRONG)), (None, len(WRONG) - 5), (SHA, len(WRONG))]
+)
+def test_a_file_that_the_first_mirror_has_renewed_is_resumed_only_where_a_digest_proves_it(
+    virtual: VirtualRun, checksum: object, size: int
+) -> None:
+    """The second mirror's old copy was completed, and the first mirror left out."""
+    with virtual.playing(Behaviour(DATA, rate=RATE, reset_after=800_000)) as (first,):
+        with pytest.raises(NetworkProblem):
+            virtual.get(first.url, max_failures=1)
+        renewed = Behaviour(WRONG[:size], rate=RATE, etag='"two"')
+    with virtual.playing(renewed, Behaviour(DATA, rate=RATE)) as mirrors:
+        virtual.get(*(m.url for m in mirrors), checksum=checksum)
+    assert virtual.path.read_bytes() == (DATA if checksum else WRONG[:size])
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_first_mirror_without_an_answer_is_waited_for_a_second_and_named(
     virtual: VirtualRun, ranges: bool

@@ -18,10 +18,9 @@ from ..net.errors import DownloadFailed, Interrupted
 class Quiet:
     """Nothing but failures, and what --explain asks for.
 
-    It gets `begin`, any number of `event`, `end`, then `done` or `failed`.
+    It gets `begin`, any number of `event`, `end`, then `done`, which others sum up, or `failed`.
     """
 
-    #: Whether it tells of a download that is done.
     sums_up = False
 
     def __init__(self, explain: bool) -> None:

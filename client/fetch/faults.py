@@ -379,9 +379,10 @@ def convict(state: State, mirror: Mirror, text: str) -> Actions:
 
 
 def file_changed(state: State, mirror: Mirror, text: str) -> Actions:
-    """The mirror has another file under the name now, and says so."""
+    """The mirror has another file now. The first one decides between downloads, without a proof."""
     mirror.size_bytes = None
-    return (drop if state.others(mirror) else start_over)(state, mirror, text)
+    settled = mirror.number > 0 or mirror.answered or state.vouched
+    return (drop if settled and state.others(mirror) else start_over)(state, mirror, text)
 
 
 def doubts_empty(state: State, mirror: Mirror) -> bool:
