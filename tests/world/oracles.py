@@ -542,6 +542,8 @@ class TheLostComeFirst(Oracle):
             return
         if any(map(world.has_fault, ("promote", "policy", "settings", "lose answer", "cut"))):
             return
+        # Those that began while nobody waited were told none.
+        self._started.update(lease.ticket for lease in gate.policy.leases())
         oldest, since_s = 0, -math.inf
         table = gate.policy.queue.table
         for row in gate.policy.tickets():
