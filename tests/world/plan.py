@@ -158,7 +158,7 @@ _RARE_THEMES = (
     Theme(("give up",), ("asked", "503", "200")),
     Theme(("cut", "give up", "database slow"), ("soon done", "soon done", ""), _KEEPERS),
     Theme((), programs=("browser",), small=0.6, policy="ticket"),
-    Theme((), programs=("tidegate", "browser", "curl-retry"), policy="ticket"),
+    Theme(("kill",), ("last bytes", "done"), ("tidegate",), ("ask again",), policy="ticket"),
     Theme((), programs=("tidegate", "browser"), deeds=("ask early",), policy="ticket"),
     Theme(("kill", "kill again"), ("", "503"), ("tidegate", "browser", "curl"), policy="ticket"),
     Theme(("lose journal", "kill again"), ("", "503"), _KEEPERS, policy="ticket"),
