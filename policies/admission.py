@@ -909,12 +909,15 @@ class AdmissionPolicy:
         """The scheduled wait of a ticket, before calibration."""
         if self._room.is_small(row):
             slots = self.policy.slots() - self.pool.large_used
-            return self._sane(Forecast(self.estimator.small_s(self.queue.place(row) - 1, slots)))
+            wait_s = self.estimator.small_s(self.queue.place(row) - 1, slots)
+            if slots <= 0:  # The first large one to end leaves it one.
+                self._lay_out(now, asked=True)
+                wait_s += self.estimator.raw_s(1, now)
+            return self._sane(Forecast(wait_s))
         told = self.policy.forecast(row, now)
         if told is None:
             self._lay_out(now, asked=True)
-            place = self.laws.turn(row, self.queue.place(row), now)
-            wait_s = self.estimator.raw_s(place, now)
+            wait_s = self.estimator.raw_s(self.laws.turn(row, self.queue.place(row), now), now)
             unsure = self.estimator.pace_unsure
             told = Forecast(wait_s / (1.0 - self._overtaking(row, now)), unsure=unsure)
         if self._aside.holds_any:
@@ -952,22 +955,19 @@ class AdmissionPolicy:
     def _estimate(self, told: Forecast, away_s: float = 0.0, *, small: bool = False) -> Estimate:
         longest_s = ADMISSION.longest * self.settings.retry_max_s
         stated = self.estimator.estimate(told.wait_s, away_s, told.unsure, small=small)
-        # The bound is never below what is expected.
-        if stated.p90_s <= longest_s:
-            return stated
         return Estimate(min(stated.expected_s, longest_s), min(stated.p90_s, longest_s))
 
     def _wait(self, row: int, now: float) -> Wait:
         """Promise a return, and remember it."""
         table, advice = self.queue.table, self.advice
-        told = self._forecast(row, now)
-        small = self._room.is_small(row)
+        told, small = self._forecast(row, now), self._room.is_small(row)
         slot_s = self._slot_s(row, told, small)
         new = not table.polls[row]
         doubtful = new and self.estimator.no_shows.doubtful
         retry = advice.retry_s(min(slot_s, told.soonest_s), doubtful)
         away = self._away_s(row, slot_s, retry)
         stated = self._later_start(row, self._estimate(told, away, small=small), now)
+        stated = replace(stated, p90_s=max(stated.p90_s, away))  # Its client comes no sooner.
         if table.raw[row] == 0.0:
             table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
             table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s

@@ -725,3 +725,28 @@ def test_who_comes_back_is_told_the_rest_by_the_schedule_not_by_what_came_of_fir
     again = wait(policy, job("b"), first.retry_after_s, first.ticket)
     assert again.retry_after_s == pytest.approx(9.0, rel=0.1)
     assert wait(policy, job("c"), first.retry_after_s).retry_after_s > 25.0
+
+
+def test_a_small_job_is_told_when_the_first_large_one_ends_where_these_have_every_slot() -> None:
+    policy = make()
+    lease = admit(policy, job("a"), 0.0).lease
+    policy.progress(lease, 0.0, LARGE, 10_000.0)
+    policy.advance(0.0)
+    told = wait(policy, job("b", size=1_000), 1.0).estimate
+    assert told is not None
+    assert 70.0 < told.expected_s <= told.p90_s
+
+
+def test_no_bound_is_told_before_the_return_that_is_told_with_it() -> None:
+    policy = make(slot_use_fraction=0.0)
+    lease = admit(policy, job("a"), 0.0).lease
+    policy.progress(lease, 0.0, LARGE, LARGE)
+    policy.advance(0.0)
+    first = wait(policy, job("b", size=1_000), 0.5)
+    # The download slows down.
+    for step in range(1, 9):
+        policy.progress(lease, step / 2, LARGE - 10_000 * step, 10_000.0)
+        policy.advance(step / 2)
+    later = wait(policy, job("b", size=1_000), 5.0, first.ticket)
+    assert later.estimate is not None
+    assert 20.0 < later.retry_after_s <= later.estimate.p90_s + 1.0

@@ -1121,6 +1121,11 @@ class WaitsAreFinite(Oracle):
             number = float(value)
             if not 0 <= number < 1e6 or math.isnan(number):
                 self.broken(f"{client} is told {name}: {value}")
+        # Whole seconds, rounded up. A client that asks early is told to come later.
+        bound_s = float(fields.get("tidegate-wait-p90", "inf")) + 1.0
+        early = client.plan.misdeed in ("ask early", "ask twice")
+        if status == 503 and not early and float(fields.get("retry-after", "0")) > bound_s:
+            self.broken(f"{client} is told to come after its bound: {fields}")
         if "tidegate-place" in fields and int(fields["tidegate-place"]) < 1:
             self.broken(f"{client} is told place {fields['tidegate-place']}")
 
