@@ -50,11 +50,39 @@ ARRIVALS: dict[str, Callable[[random.Random], float]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """What a day is drawn from."""
+
+    line_bytes_s: float
+    base_bytes: float
+    span_s: float
+    sizes: str
+    speeds: str
+    arrivals: str
+
+    def files(self, names: Sequence[str], rng: random.Random) -> tuple[File, ...]:
+        """All that one client wants."""
+        return tuple(
+            File(name, 1_000 + int(SIZES[self.sizes](rng, self.base_bytes) / len(names)))
+            for name in names
+        )
+
+    def speed_bytes_s(self, rng: random.Random) -> float:
+        """Of one client."""
+        return self.line_bytes_s * SPEEDS[self.speeds](rng)
+
+    def arrival_s(self, rng: random.Random) -> float:
+        """Of one client."""
+        return self.span_s * ARRIVALS[self.arrivals](rng)
+
+
+@dataclass(frozen=True, slots=True)
 class Day:
     """A population and its scenario; `words` say what kind of day it is."""
 
     seed: int
     words: str
+    kind: Kind
     workload: Workload
     scenario: Scenario
 
@@ -96,22 +124,21 @@ def _draw(rng: random.Random, seed: int) -> Day | None:
     load, count = 0.6 * 6 ** rng.random(), rng.choice([20, 60, 120])
     base = min(0.2 * MB * 300 ** rng.random(), 20 * line_bytes_s)
     sizes, speeds, arrivals = rng.choice([*SIZES]), rng.choice([*SPEEDS]), rng.choice([*ARRIVALS])
+    kind = Kind(line_bytes_s, base, math.nan, sizes, speeds, arrivals)
     files = [rng.choice([1, 1, 1, 3]) for _ in range(count)]
     wishes = [
-        tuple(
-            File(f"f{one}-{at}", 1_000 + int(SIZES[sizes](rng, base) / many)) for at in range(many)
-        )
-        for one, many in enumerate(files)
+        kind.files([f"f{one}-{at}" for at in range(many)], rng) for one, many in enumerate(files)
     ]
     wanted = sum(file.size_bytes for wish in wishes for file in wish)
     span_s = wanted / line_bytes_s / load
+    kind = replace(kind, span_s=span_s)
     polls, shared = rng.choice([0.0, 0.3, 1.0]), rng.choice([0.0, 0.0, 0.3])
-    times = sorted(span_s * ARRIVALS[arrivals](rng) for _ in range(count))
+    times = sorted(kind.arrival_s(rng) for _ in range(count))
     visitors = tuple(
         Visitor(
             f"c{number}",
             arrived_s,
-            line_bytes_s * SPEEDS[speeds](rng),
+            kind.speed_bytes_s(rng),
             wish,
             network=("203.0.113.7/32", "203.0.113.0/24") if rng.random() < shared else (),
             polls=rng.random() < polls,
@@ -134,7 +161,7 @@ def _draw(rng: random.Random, seed: int) -> Day | None:
     scenario = Scenario(
         "fair", bandwidth_bytes_s=line_bytes_s, network=network, tells_bandwidth=told
     )
-    return Day(seed, words, workload, scenario)
+    return Day(seed, words, kind, workload, scenario)
 
 
 def judge(day: Day) -> Verdict:
