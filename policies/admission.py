@@ -770,7 +770,7 @@ class AdmissionPolicy:
         self._advanced_s = now
         # What the schedule goes by.
         of_line = self.policy.link_bound and self.capacity.known
-        speed = self.capacity.large_bytes_s if of_line else 1.0 / self.estimator.s_per_byte
+        speed = self.capacity.rate_bytes_s if of_line else 1.0 / self.estimator.s_per_byte
         self.estimator.served.run_to(now, speed, of_line=of_line)
         self._report_immediate_starts(now)
         self._spare_known = False

@@ -435,14 +435,14 @@ class FairPolicy(Policy):
             return None
         before = self._running.left_before(math.inf) + self._queue.line.total_bytes
         before += self._first_bytes.bytes_before((math.inf, 0))
-        return Forecast((before + self._queue.ready.total_bytes) / self._capacity.large_bytes_s)
+        return Forecast((before + self._queue.ready.total_bytes) / self._capacity.rate_bytes_s)
 
     def _until_turn(self, row: int, now: float) -> Forecast:
         """When the line has room for it after those before it, stretched by those that overtake.
 
         The soonest: if only those come that have come for far longer.
         """
-        queue, line_bytes_s = self._queue, self._capacity.large_bytes_s
+        queue, line_bytes_s = self._queue, self._capacity.rate_bytes_s
         line, key = queue.table.line[row], queue.present_key(row)
         room_s = self._running.room_in_s(line, key, line_bytes_s)
         waiting, wanted = self._waiting_before(row), queue.table.remaining[row]
@@ -499,7 +499,7 @@ class FairPolicy(Policy):
         self, key: float, waiting_bytes: int, wanted_bytes: int, own_s: float, now: float
     ) -> EndForecast:
         """When the line has carried all that come first and this, or `own_s`, its own time."""
-        line_bytes_s, through = self._capacity.large_bytes_s, waiting_bytes + wanted_bytes
+        line_bytes_s, through = self._capacity.rate_bytes_s, waiting_bytes + wanted_bytes
         through += self._running.taken_before(key, through, line_bytes_s)
         end_s = self._shorter.wait_s(through, wanted_bytes, line_bytes_s, now)[0]
         unsure = unsure_of(end_s * line_bytes_s, through, wanted_bytes)
@@ -512,8 +512,8 @@ class FairPolicy(Policy):
         table = self._queue.table
         if table.mark[row] == math.inf:
             self._enter_ticket(row, now)
-        if not table.polls[row]:
-            self._shorter.note(table.remaining[row], now)
+        if not table.polls[row] and self.admission.is_large(table.size[row]):
+            self._shorter.note(table.remaining[row], table.remaining[row], now)
         self._places.told(row)
         self._overdue.waits(row, now)
 
@@ -554,7 +554,7 @@ class FairPolicy(Policy):
             self._running.add(lease)
         if row is None or self._queue.table.raw[row] == 0.0:
             # Clients that were told a time were noted as they came.
-            self._shorter.note(lease.rank_bytes, now)
+            self._shorter.note(lease.rank_bytes, lease.rank_bytes, now)
         if not opens and handicap.least_bytes <= lease.rank_bytes:
             # Of those that began at once it is heard a moment later.
             self._preemption.probe(lease, lease.started_s)
@@ -578,6 +578,7 @@ class FairPolicy(Policy):
 
     def observes(self, now: float) -> None:
         """Capacity and speeds are known anew, and with them slacks."""
+        self._shorter.note(0, self._capacity.small_bytes, now)
         self._virtual_now(now)
         if self._known:
             self._look()

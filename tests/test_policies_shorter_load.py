@@ -13,7 +13,7 @@ def steady(seconds: int) -> ShorterLoad:
     """Half of the line asked for in small pieces, for so long."""
     load = ShorterLoad()
     for second in range(seconds):
-        load.note(500_000, float(second))
+        load.note(500_000, 500_000, float(second))
     return load
 
 
@@ -21,6 +21,15 @@ def test_only_shorter_downloads_overtake() -> None:
     load = steady(100)
     assert load.wait_s(5e6, 400_000, LINE, 100.0)[0] == 5.0
     assert load.wait_s(5e6, 10_000_000, LINE, 100.0)[0] > 8.0
+
+
+def test_small_downloads_overtake_all() -> None:
+    """What a crowd of them takes for a moment says little of a long wait."""
+    load = ShorterLoad()
+    for second in range(4):
+        load.note(0, 500_000, float(second))
+    assert load.wait_s(1e6, 400_000, LINE, 4.0)[0] > 1.4
+    assert 100.0 < load.wait_s(100e6, 400_000, LINE, 4.0)[0] < 103.0
 
 
 def test_a_steady_load_stretches_a_wait_by_its_part() -> None:
@@ -48,10 +57,10 @@ def test_what_came_counts_as_if_it_had_decayed_all_the_time(came: list[tuple[int
     often, seldom, now = ShorterLoad(), ShorterLoad(), 0.0
     for size, after in came:
         for part in range(1, 9):
-            often.note(0, now + after * part / 8)
+            often.note(0, 0, now + after * part / 8)
         now += after
         for load in (often, seldom):
-            load.note(size, now)
+            load.note(size, size, now)
     for probe in (1 << 10, 1 << 30, 1 << 50):
         told = seldom.wait_s(5e6, probe, LINE, now + 1.0)
         assert often.wait_s(5e6, probe, LINE, now + 1.0) == pytest.approx(told, rel=1e-6)
@@ -68,7 +77,7 @@ def test_no_wait_is_shorter_than_what_is_before_it_or_without_end(
     load, now = ShorterLoad(), 0.0
     for size, after in came:
         now += after
-        load.note(size, now)
+        load.note(size, size, now)
     alone = before / LINE
     for wait in load.wait_s(before, probe, LINE, now):
         assert alone <= wait <= 10.0 * alone + 1e-9
@@ -79,12 +88,12 @@ def test_what_is_summed_up_for_many_is_what_one_would_be_told(
     steps: list[tuple[bool, int]],
 ) -> None:
     asked_often = ShorterLoad()
-    noted: list[tuple[int, float]] = []
+    noted: list[tuple[int, int, float]] = []
     for second, (comes, size) in enumerate(steps):
         now = float(second)
         if comes:
-            noted.append((size, now))
-            asked_often.note(size, now)
+            noted.append((size, size, now))
+            asked_often.note(size, size, now)
         asked_once = ShorterLoad()
         for one in noted:
             asked_once.note(*one)

@@ -70,8 +70,7 @@ def unsure_of(stretched: float, through: int, wanted: int) -> float:
 
     With those that overtake it will have carried `stretched`.
     """
-    unsure = OVERTAKEN if stretched > through else IN_TURN
-    return unsure.of(wanted / max(1, through))
+    return (OVERTAKEN if stretched > through else IN_TURN).of(wanted / max(1, through))
 
 
 class ToldEnds:

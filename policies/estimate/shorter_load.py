@@ -1,4 +1,4 @@
-"""The load of shorter downloads that will overtake a waiting one.
+"""The load of shorter downloads, small ones too, that will overtake a waiting one.
 
 The next seconds are taken to bring as much as the same number of seconds before. So a steady load
 counts as steady, and a crowd that began ten seconds ago is not taken to go on for minutes: a load
@@ -27,8 +27,8 @@ class ShorterLoad:
         #: The loads of the first bins in all, by how many, until the next is noted.
         self._sums: dict[int, list[float]] = {}
 
-    def note(self, remaining_bytes: int, now: float) -> None:
-        """A client has come that wants `remaining_bytes`."""
+    def note(self, size_bytes: int, wanted_bytes: int, now: float) -> None:
+        """Downloads of about this size have come that want this in all."""
         passed = max(0.0, now - self._noted_s)
         if passed > _SPANS_S[0]:
             for number, span_s in enumerate(_SPANS_S):
@@ -36,9 +36,9 @@ class ShorterLoad:
                 self._loads[number] = [load * decay for load in self._loads[number]]
             self._noted_s, passed = now, 0.0
         self._sums.clear()
-        at = min(_BINS - 1, remaining_bytes.bit_length())
+        at = min(_BINS - 1, size_bytes.bit_length())
         for loads, span_s in zip(self._loads, _SPANS_S, strict=True):
-            loads[at] += remaining_bytes * math.exp(passed / span_s)
+            loads[at] += wanted_bytes * math.exp(passed / span_s)
 
     def wait_s(
         self, before_bytes: float, remaining_bytes: int, line_bytes_s: float, now: float
