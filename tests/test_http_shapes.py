@@ -447,6 +447,46 @@ def test_a_condition_on_what_is_missing_needs_no_parser(tmp_path: Path, field: s
     assert house.answered == 1
 
 
+@pytest.mark.parametrize("accept", ["*/*", "text/html"])
+def test_a_folder_without_its_slash_needs_no_parser(tmp_path: Path, accept: str) -> None:
+    _filled(tmp_path)
+    fast, strict = (House(tmp_path, shortcuts=way, busy=False) for way in (True, False))
+    request = f"GET /sub?x=1 HTTP/1.1\r\nHost: h\r\nAccept: {accept}\r\n\r\n".encode()
+    said = fast.say([request])
+    assert said == strict.say([request])
+    assert Answer(said[0][0]).text("location") == "/sub/?x=1"
+    assert fast.answered == 1
+
+
+@pytest.mark.parametrize("rule", ["hides", "keeps_secret"])
+def test_no_folder_is_told_of_that_a_rule_keeps_back(tmp_path: Path, rule: str) -> None:
+    _filled(tmp_path)
+    house = House(tmp_path, shortcuts=True, busy=False)
+    setattr(house.bench.visible, rule, lambda url_path: url_path == "/sub/")
+    house.say([b"GET /sub HTTP/1.1\r\nHost: h\r\n\r\n"])
+    assert house.answered == 0
+
+
+def test_no_folder_is_told_of_that_lies_behind_a_link_out_of_the_tree(tmp_path: Path) -> None:
+    root, other = tmp_path / "root", tmp_path / "other"
+    (other / "sub").mkdir(parents=True)
+    root.mkdir()
+    (root / "out").symlink_to(other)
+    house = House(root, shortcuts=True, busy=False)
+    for target in ("/out", "/out/sub"):
+        said = house.say([f"GET {target} HTTP/1.1\r\nHost: h\r\n\r\n".encode()])
+        assert Answer(said[0][0]).status == 404
+    assert house.answered == 0
+
+
+def test_no_path_goes_up_where_dotted_names_are_shown(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, show_hidden=True)
+    bench.write("a.bin", BODY)
+    bench.write("sub/x.txt", b"hello")
+    client = Dialled(bench)
+    assert [Answer(client.get("/sub/../a.bin")).status for _ in range(3)] == [404] * 3
+
+
 def test_nothing_is_kept_of_what_is_missing_or_asked_for_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for number in range(50):

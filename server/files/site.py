@@ -11,6 +11,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from ...policies.contract import BRIEF_BYTES
 from ...protocol import problems
@@ -44,6 +45,20 @@ _ALLOW: Header = (b"Allow", b"GET, HEAD, OPTIONS")
 
 Handler = Callable[[Request], None]
 Finder = Callable[[Request, list[bytes]], bool]
+
+
+@lru_cache(maxsize=64)
+def _nothing(language: bytes | None, *, is_page: bool = False) -> Ready:
+    """The answer for a path that is not there."""
+    fields, body = problem_answer(*NOT_FOUND, b"text/html" if is_page else None, language)
+    return ready_of(404, fields, body)
+
+
+def _moved(folder: bytes, query: bytes | None) -> tuple[int, str, str, list[Header]]:
+    """What `Request.refuse` says of a folder whose address lacks its slash."""
+    location = folder + (b"?" + query if query else b"")
+    detail = "This is a directory; its address ends in a slash."
+    return 301, "moved", detail, [(b"Location", location)]
 
 
 class Site:
@@ -100,7 +115,6 @@ class Site:
         #: See `http.ready.Shortcut`.
         self.known = self._files.get
         self.changes = tree.watch
-        self._not_found: dict[tuple[bool, bytes | None], Ready] = {}
         self._seen = array("I", bytes(4 * _SEEN_PLACES))
         self._touched = Touched(catalog)
         #: The request that is planned once more in this turn.
@@ -212,14 +226,7 @@ class Site:
         if look.turned_away(request, url_path):
             return
         if not as_directory:
-            query = b"?" + request.query if request.query else b""
-            location = url_of(b"/".join(parts)).encode("ascii") + b"/" + query
-            request.refuse(
-                301,
-                "moved",
-                "This is a directory; its address ends in a slash.",
-                [(b"Location", location)],
-            )
+            request.refuse(*_moved(url_path.encode("ascii"), request.query))
             return
         index = self._listings.index_of(request, parts)
         if index is not None:
@@ -340,6 +347,7 @@ class Site:
         accept: bytes | None,
         language: bytes | None,
         codings: bytes | None,
+        query: bytes | None,
         is_plain: bool,
     ) -> Ready | None:
         """See `Shortcut`: a small file, which is known from its second request on, or none.
@@ -358,7 +366,14 @@ class Site:
             return None
         found = self.tree.read_new(url_path, BRIEF_BYTES)
         if found is False:
-            return self._nothing(accept, language)
+            return _nothing(language, is_page=True) if prefers_html(accept) else _nothing(None)
+        if found is True:
+            folder = url_path + "/"
+            if self.visibility.hidden(folder) or self.visibility.secret(folder):
+                return None
+            status, code, detail, location = _moved(path + b"/", query)
+            fields, page = problem_answer(status, code, detail, accept, language)
+            return ready_of(status, [*fields, *location], page)
         if found is None or not is_plain:
             return None
         keeps = self._seen[place] == mark and len(path) < _LONG_TARGET_BYTES
@@ -380,18 +395,6 @@ class Site:
             return None
         admission.count_again(rep, rep.size_bytes, 1)
         return Ready(200, self.fields.head(rep, digests, rep.size_bytes), body, AT_ONCE)
-
-    def _nothing(self, accept: bytes | None, language: bytes | None) -> Ready:
-        """The answer for a path that is not there."""
-        kind = prefers_html(accept), language if prefers_html(accept) else None
-        ready = self._not_found.get(kind)
-        if ready is None:
-            # Answers about what is not there, by language.
-            if len(self._not_found) >= 64:
-                self._not_found.clear()
-            fields, body = problem_answer(*NOT_FOUND, accept, language)
-            ready = self._not_found[kind] = ready_of(404, fields, body)
-        return ready
 
     def _is_settled(self, rep: Representation) -> bool:
         """Whether a write now would show: one within the same timestamp would not."""

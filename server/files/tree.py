@@ -16,7 +16,6 @@ import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 from urllib.parse import unquote_to_bytes
 
 from twisted.logger import Logger
@@ -388,10 +387,11 @@ class Tree:
 
     def read_new(
         self, url_path: str, most_bytes: int
-    ) -> tuple[Representation, bytes] | Literal[False] | None:
+    ) -> tuple[Representation, bytes] | bool | None:
         """A file up to this size, and its content, by a canonical URL path that has no escapes.
 
-        Nothing is kept open. False: nothing is there. None: `open` has to judge.
+        Nothing is kept open. True: it is a directory, and the path has no slash at its end. False:
+        nothing is there. None: `open` has to judge.
         """
         path = url_path[1:].encode("ascii")
         if not self._is_plain_name(path):
@@ -402,11 +402,14 @@ class Tree:
             return False
         except OSError:
             return None
-        if status.st_size > most_bytes or not stat.S_ISREG(status.st_mode):
-            return None
-        fd = open_beneath(self._root_fd, path)
+        is_directory = stat.S_ISDIR(status.st_mode) and not path.endswith(b"/")
+        is_short = stat.S_ISREG(status.st_mode) and status.st_size <= most_bytes
+        fd = open_beneath(self._root_fd, path) if is_directory or is_short else None
         if fd is None:
             return None
+        if is_directory:
+            os.close(fd)
+            return True
         key = key_of(status)
         rep = self._described(path, url_path, fd, key)
         body = _read_unchanged(fd, key, [(0, key.size_bytes)])
@@ -414,7 +417,7 @@ class Tree:
 
     def _is_plain_name(self, path: bytes) -> bool:
         """Whether every part of a path is a name that may be served; else the walk judges."""
-        if not self._show_hidden and (path.startswith(b".") or b"/." in path):
+        if path.startswith(b".") or b"/." in path:
             return False
         return not self._private or self._private_names.isdisjoint(path.split(b"/"))
 

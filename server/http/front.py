@@ -438,7 +438,7 @@ class Front:
                 else file.answer_to(head, fields_of(groups, CONDITIONS), client, agent)
             )
         elif head is None and not requests.busy:
-            ready = shortcut.first(path, accept, language, codings, is_plain)
+            ready = shortcut.first(path, accept, language, codings, query, is_plain)
         else:
             return None
         if ready is None or (requests.busy and not requests.passes(client)):

@@ -278,6 +278,7 @@ class Shortcut(Protocol):
         accept: bytes | None,
         language: bytes | None,
         codings: bytes | None,
+        query: bytes | None,
         is_plain: bool,
     ) -> Ready | None:
         """The answer for a path of which no file is known; None: the parser's way.
