@@ -47,7 +47,7 @@ class AdmitAll:
         """Always."""
         return True
 
-    def is_plain(self, rep: Representation) -> bool:
+    def is_plain(self, url_path: str) -> bool:
         """Always."""
         return True
 

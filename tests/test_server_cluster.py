@@ -789,7 +789,7 @@ def test_somebody_who_is_blocked_is_turned_away_by_every_node() -> None:
         assert node.turned_away(request, "/small.txt")
         # All others are answered at once.
         request = Request(good, b"GET", b"/small.txt", {})  # type: ignore[arg-type]
-        assert node.is_plain(small)
+        assert node.is_plain("/small.txt")
         assert admits(node, request, small)
         assert not node.turned_away(request, "/small.txt")
         house.wait(0.25)
@@ -808,7 +808,7 @@ def test_a_node_that_does_not_know_who_is_blocked_has_every_request_judged() -> 
     house.wait(0.5)
     good = Request(FakeConnection("192.0.2.1"), b"GET", b"/small.txt", {})  # type: ignore[arg-type]
     for node in house.fleet:
-        assert not node.is_plain(representation("/small.txt", 10))
+        assert not node.is_plain("/small.txt")
         assert node.turned_away(good, "/small.txt")
 
 

@@ -210,7 +210,7 @@ class Counting(AdmitAll):
         self.small += 1
         return self.open and self.plain
 
-    def is_plain(self, rep: Representation) -> bool:
+    def is_plain(self, url_path: str) -> bool:
         return self.plain
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:

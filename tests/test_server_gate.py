@@ -694,11 +694,10 @@ def test_rules_hide_require_a_class_and_count_sizes() -> None:
         slots=2,
         reserve_small=1,
     )
-    later = representation("/later.iso", 100)
     assert house.ask(file="/later.iso").connection.status == 404
-    assert not house.gate.is_plain(later)
+    assert not house.gate.is_plain("/later.iso")
     house.wait(11)
-    assert house.gate.is_plain(later)
+    assert house.gate.is_plain("/later.iso")
     assert house.ask(file="/later.iso").started
     assert house.ask("192.0.2.2", file="/notes.pdf").started
     refused = house.ask("192.0.2.3", file="/gold/a")

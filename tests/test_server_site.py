@@ -487,7 +487,7 @@ class Gatekeeper:
         self.waiting: list[tuple[Request, Representation, BodyPlan, StartBody]] = []
         self.ended: list[tuple[Transfer, bool]] = []
 
-    def is_plain(self, rep: Representation) -> bool:
+    def is_plain(self, url_path: str) -> bool:
         return True
 
     def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:

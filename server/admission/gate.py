@@ -205,8 +205,8 @@ class Gate:
         blocked = self.reception.blocked
         return admit_small(self, blocked, self._small_below, request, rep, body_bytes)
 
-    def is_plain(self, rep: Representation) -> bool:
-        verdict = self.parts.rules.verdict(rep.url_path)
+    def is_plain(self, url_path: str) -> bool:
+        verdict = self.parts.rules.verdict(url_path)
         return verdict is NOTHING or verdict.is_plain(self.parts.wall())
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:

@@ -17,7 +17,7 @@ def admit_small(
     body_bytes: int,
 ) -> bool:
     """`transfer.Admission.admit_small` from the other answers of `desk`; counts what may go."""
-    if not desk.is_plain(rep) or blocked.blocks(request.client_address):
+    if not desk.is_plain(rep.url_path) or blocked.blocks(request.client_address):
         return False
     # The policy judges tickets and passes; a small file needs neither.
     if rep.size_bytes >= small_below_bytes and proves_something(request):

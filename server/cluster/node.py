@@ -244,10 +244,10 @@ class RemoteAdmission:
             self, self.blocked, self._terms.small_below_bytes, request, rep, body_bytes
         )
 
-    def is_plain(self, rep: Representation) -> bool:
+    def is_plain(self, url_path: str) -> bool:
         if self._terms.blocked is None:
             return False
-        return self.rules.verdict(rep.url_path).is_plain(time.time())
+        return self.rules.verdict(url_path).is_plain(time.time())
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`; whether a part may go, only the leader knows."""

@@ -221,7 +221,7 @@ class FileAnswers(Subject):
 
     def admit(self) -> bool:
         """See `Subject`: no rule restricts the file now."""
-        return self.cache.admission.is_plain(self.rep)
+        return self.cache.admission.is_plain(self.rep.url_path)
 
     def has_current_fields(self) -> bool:
         """Whether the fields beside the body of the file still hold."""
@@ -252,7 +252,7 @@ class FilePieces(Subject):
     def admit(self) -> bool:
         """See `Subject`."""
         admission, rep = self.file.cache.admission, self.file.rep
-        return admission.is_plain(rep) and admission.admit_again(rep, self._count)
+        return admission.is_plain(rep.url_path) and admission.admit_again(rep, self._count)
 
     def used(self, times: int) -> None:
         """See `Subject`."""

@@ -335,7 +335,7 @@ class Site:
             len(path) < _LONG_TARGET_BYTES
             and not shows_folder
             and self._is_settled(rep)
-            and self.admission.is_plain(rep)
+            and self.admission.is_plain(rep.url_path)
         ):
             self._files.keep(path, rep, digests, body)
 
@@ -362,7 +362,8 @@ class Site:
             return self._generated.ready(path) if is_plain else None
         place, mark = hash(path) & _SEEN_PLACES - 1, hash(path) >> 16 & 0xFFFFFFFF
         url_path = path.decode("ascii")
-        if self.visibility.hidden(url_path):
+        admission = self.admission
+        if not admission.is_plain(url_path):
             return None
         found = self.tree.read_new(url_path, BRIEF_BYTES)
         if found is False:
@@ -383,8 +384,7 @@ class Site:
         digests = self.catalog.known(rep.key)
         if digests is None and rep.size_bytes <= TINY_BYTES:
             digests = digest_piece(body)
-        admission = self.admission
-        if digests is None or not self._is_settled(rep) or not admission.is_plain(rep):
+        if digests is None or not self._is_settled(rep):
             return None
         if (keeps or codings is not None) and self.precompressed.has_any(rep.path):
             return None

@@ -182,8 +182,8 @@ class Admission(Protocol):
         Makes no lease, so it says no whenever there is more to judge: call `enter` then.
         """
 
-    def is_plain(self, rep: Representation) -> bool:
-        """Whether nothing but slots restricts this file.
+    def is_plain(self, url_path: str) -> bool:
+        """Whether nothing but slots restricts the file of this name.
 
         No rule does now: it needs no pass, and it is not hidden.
         """
