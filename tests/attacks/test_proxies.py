@@ -17,7 +17,7 @@ from bench.shared.ports import free_port
 from tests import real_clients as clients
 from tests.attacks.server import occupy, one_slot
 from tests.installed import PYTHON
-from tests.running import make_release, serving, wait_for
+from tests.running import make_release, serving, sha256, wait_for
 
 pytestmark = pytest.mark.e2e
 
@@ -185,6 +185,61 @@ def test_impatient_programs_wait_behind_a_proxy(tmp_path: Path) -> None:
         assert (tmp_path / f"client of {proxy}" / "out").read_bytes() == clients.PAYLOAD
         # pip has its file, and finds then that it is no package.
         assert b"not a gzip file" in said[proxy][0], said[proxy]
+
+
+#: A certificate authority of one's own, as `{home}/ca`, and Caddy before Tidegate with a name in
+#: the place of `:80`, in a network of their own, where the authority finds that name.
+ACME = """\
+set -e
+echo 127.0.0.1 localhost release.test >{home}/hosts
+mount --bind {home}/hosts /etc/hosts
+ip link set lo up
+root={home}/ca/.local/share/caddy/pki/authorities/local/root.crt
+HOME={home}/ca caddy run --adapter caddyfile --config {home}/authority >{home}/ca.log 2>&1 &
+until [ -s $root ] && curl -s --cacert $root https://127.0.0.1:9000/ >/dev/null; do sleep 0.1; done
+HOME={home} caddy run --adapter caddyfile --config {home}/recipe >{home}/log 2>&1 &
+curl -s --retry 99 --retry-delay 1 --retry-all-errors --max-time 90 --http2 --cacert $root \\
+    -w '%{{http_version}}' -o {home}/got https://release.test/big.iso
+"""
+AUTHORITY = """\
+{
+	admin off
+	skip_install_trust
+	auto_https disable_redirects
+}
+https://127.0.0.1:9000 {
+	tls internal
+	acme_server
+}
+"""
+CLIENT_OF_AUTHORITY = """\
+{
+	admin off
+	skip_install_trust
+	cert_issuer acme {
+		dir https://127.0.0.1:9000/acme/local/directory
+		trusted_roots %s/ca/.local/share/caddy/pki/authorities/local/root.crt
+	}
+}
+"""
+
+
+def test_caddy_gets_a_certificate_by_acme_and_speaks_http_2(tmp_path: Path) -> None:
+    home, behind = make_folder(tmp_path / "proxy"), tmp_path / "socket"
+    recipe = (RECIPES / "Caddyfile").read_text()
+    recipe = recipe.replace("127.0.0.1:8080", f"unix/{behind}").replace(
+        "\n:80 {", "\nrelease.test {"
+    )
+    (home / "recipe").write_text(CLIENT_OF_AUTHORITY % home + recipe)
+    (home / "authority").write_text(AUTHORITY)
+    digests = make_release(tmp_path / "release", big_iso=3_000_000)
+    words = ("--listen", f"unix:{behind}", "--trusted-proxy", "unix")
+    with serving(tmp_path / "release", tmp_path / "state", *words):
+        apart = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c"]
+        script = ACME.format(home=home)
+        done = subprocess.run([*apart, script], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "2", (done.stderr, (home / "log").read_text())
+    assert sha256(home / "got") == digests["big.iso"]
 
 
 def make_folder(folder: Path) -> Path:
