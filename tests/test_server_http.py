@@ -334,6 +334,21 @@ def test_an_idle_connection_is_closed_without_a_word(make: Callable[..., Bench])
     assert client.wire.disconnecting
 
 
+def test_a_request_that_waits_keeps_no_parser(make: Callable[..., Bench]) -> None:
+    asked: list[Request] = []
+    bench = make(handler=asked.append)
+    client = bench.connect()
+    client.send(OK)
+    bench.tick(2)
+    assert client.connection is not None
+    assert client.connection._parser is None
+    client.send(OK)
+    for _ in range(2):
+        asked.pop().respond(200, [], b"told")
+        assert Answer(client.taken()).body == b"told"
+    assert client.connection.idle
+
+
 def test_a_connection_that_cannot_be_looked_at_keeps_no_other_open(
     make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:

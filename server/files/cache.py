@@ -212,15 +212,12 @@ class FileAnswers(Subject):
         return ready
 
     def current(self) -> bool:
-        """See `Subject`."""
         return self.cache.tree.has(self.rep.path, self.rep.key) and self.has_current_fields()
 
     def is_watched(self) -> bool:
-        """See `Subject`."""
         return self.cache.tree.watch.watches(self.rep.path.rpartition(b"/")[0])
 
     def admit(self) -> bool:
-        """See `Subject`: no rule restricts the file now."""
         return self.cache.admission.is_plain(self.rep.url_path)
 
     def has_current_fields(self) -> bool:
@@ -242,20 +239,16 @@ class FilePieces(Subject):
     _count: int
 
     def current(self) -> bool:
-        """See `Subject`."""
         return self.file.current()
 
     def is_watched(self) -> bool:
-        """See `Subject`."""
         return self.file.is_watched()
 
     def admit(self) -> bool:
-        """See `Subject`."""
         admission, rep = self.file.cache.admission, self.file.rep
         return admission.is_plain(rep.url_path) and admission.admit_again(rep, self._count)
 
     def used(self, times: int) -> None:
-        """See `Subject`."""
         cache, rep = self.file.cache, self.file.rep
         cache.admission.count_again(rep, self._count, times)
         if self._count == rep.size_bytes and cache.precompressed.has_any(rep.path):
@@ -263,7 +256,6 @@ class FilePieces(Subject):
             cache.forget_content(rep.key)
 
     def read(self) -> bytes | None:
-        """See `Subject`."""
         file, rep = self.file, self.file.rep
         if not file.has_current_fields():
             return None

@@ -355,10 +355,9 @@ class Site:
         Compressed ones beside it are looked for where the client accepts one, and before it is
         known: to look for a name that is not there costs as much as to open the file.
         """
-        name = path[1:]
-        if not name or b"%" in path or b"//" in path or path.startswith(b"/-/"):
+        if path == b"/" or b"%" in path or b"//" in path or path.startswith(b"/-/"):
             return None
-        if may_be_generated(name.rpartition(b"/")[2]):
+        if may_be_generated(path.rpartition(b"/")[2]):
             return self._generated.ready(path) if is_plain else None
         place, mark = hash(path) & _SEEN_PLACES - 1, hash(path) >> 16 & 0xFFFFFFFF
         url_path = path.decode("ascii")

@@ -338,7 +338,7 @@ class HttpConnection:
         """Whether `sweep` has something to do."""
         if self.monitor is not None and self._monitor_due_s <= now:
             return True
-        return self.deadline <= now or (self.idle and self._parser is not None)
+        return self.deadline <= now or (self._parser is not None and self._parser.quiet)
 
     @property
     def _holds_back(self) -> bool:
@@ -364,8 +364,8 @@ class HttpConnection:
         """Called about once a second by the factory: enforce deadlines and pace."""
         if self.monitor is not None:
             self._monitor_due_s = self.monitor(now)
-        if self.idle:
-            # An idle connection is cheap to keep: its parser is made again when it is needed.
+        if self._parser is not None and self._parser.quiet:
+            # One that waits is cheap to keep: its parser is made again when it is needed.
             self._drop_parser()
         if now < self.deadline:
             return
