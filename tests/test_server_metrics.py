@@ -120,6 +120,8 @@ def test_the_dashboard_asks_only_for_metrics_that_exist(site: Site) -> None:
     for expression in asked:
         for name in re.findall(r"\b(?:tidegate|process)_[a-z0-9_]+", expression):
             assert name in known, name
+    tiles = [panel for panel in board["panels"] if panel["type"] == "stat"]
+    assert "tidegate_loop_lag_seconds" in json.dumps(tiles)
     places = [panel["gridPos"] for panel in board["panels"]]
     assert len({panel["id"] for panel in board["panels"]}) == len(places)
     cells = [
