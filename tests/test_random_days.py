@@ -16,7 +16,7 @@ from tidegate.loadtest.sim.metrics import measure
     ("seed", "part", "later"),
     [
         # Slow clients that still ran did not count in the usual speed: 1.04 and a quarter.
-        pytest.param(1057, 1.03, 0.05, id="slow-clients-seem-fast"),
+        pytest.param(1057, 1.03, 0.07, id="slow-clients-seem-fast"),
         # Each of 120 fast browsers had a page for 3 s before its turn of less: 1.48 and a seventh.
         pytest.param(1189, 1.1, 0.1, id="pages-longer-than-waits"),
         # Trials of the line held the same slow clients back for 25 s: a quarter were later.

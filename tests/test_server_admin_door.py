@@ -656,6 +656,9 @@ def test_tokens_expire_are_revoked_and_never_outrank_their_owner(site: Site) -> 
     assert api(program, "POST", "/blocks", BLOCK, **sent).status == 403
     accounts.drop_user("eve")
     assert program.get("/api/v1/state", **sent).status == 401
+    # Somebody else who is called like that has no token yet.
+    site.run(accounts.add_user("eve", Role.OPERATOR, "another operator of the name", 0.0))
+    assert program.get("/api/v1/state", **sent).status == 401
 
 
 def test_one_time_codes_are_needed_once_set_up_and_never_good_twice(site: Site) -> None:

@@ -152,6 +152,18 @@ def test_a_version_that_is_no_number_is_none(tmp_path: Path, after: bytes) -> No
     assert (connection.status, json.loads(connection.body)["latest"]) == (200, 7)
 
 
+def test_a_mirror_that_has_the_newest_version_waits_for_the_next(tmp_path: Path) -> None:
+    clock = Clock()
+    origin = MirrorOrigin(registry(), tmp_path, clock, lambda: 1000.0)
+    connection = FakeConnection()
+    target = b"/-/mirrors/main/next?after=7"
+    origin.handle(Request(cast(Any, connection), b"GET", target, {}))
+    clock.advance(24.0)
+    assert not connection.status
+    clock.advance(2.0)
+    assert (connection.status, json.loads(connection.body)["latest"]) == (200, 7)
+
+
 @pytest.mark.parametrize("sent_at", ['"1000"', "true", "null", "1" + "0" * 400, "[]", "{}"])
 def test_a_time_that_is_none_is_refused(sent_at: str) -> None:
     body, signature = encode_report(said("one", at=1000.0), "s1")
