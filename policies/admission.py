@@ -967,7 +967,7 @@ class AdmissionPolicy:
         retry = advice.retry_s(min(slot_s, told.soonest_s), doubtful)
         away = self._away_s(row, slot_s, retry)
         stated = self._later_start(row, self._estimate(told, away, small=small), now)
-        stated = replace(stated, p90_s=max(stated.p90_s, away))  # Its client comes no sooner.
+        stated = replace(stated, p90_s=max(stated.p90_s, away, retry))  # No return is later.
         if table.raw[row] == 0.0:
             table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
             table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s
