@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 from ...protocol.errors import ProtocolError
+from ..gate.settings import NO_FILES
 from .config import CannotStart, LoadedConfig
 from .files_room import open_tree
 from .listeners import find_addresses, tls_server
@@ -19,14 +20,15 @@ from .state_lock import look_at_state
 
 def start_faults(loaded: LoadedConfig) -> list[str]:
     """What keeps a server of this user from starting, a sentence each."""
-    faults = []
+    faults, config = [], loaded.config
     # `serve` may be given another directory than the default, and the gate makes its own.
-    tree = (lambda _: open_tree(loaded).close()) if "directory" in loaded.origins else lambda _: 0
+    given = "directory" in loaded.origins and config.directory != config.state / NO_FILES
+    tree = (lambda _: open_tree(loaded).close()) if given else lambda _: 0
     places = tree, find_addresses, look_at_state, _access_log
     checks: tuple[Callable[[ServerConfig], object], ...] = *places, tls_server, open_waiting_pages
     for check in (*checks, gate_secrets, _multicast, _packages):
         try:
-            check(loaded.config)
+            check(config)
         except (CannotStart, ProtocolError) as fault:
             faults.append(str(fault))
     return faults
