@@ -57,8 +57,9 @@ def _nothing(language: bytes | None, *, is_page: bool = False) -> Ready:
 def _moved(folder: bytes, query: bytes | None) -> tuple[int, str, str, list[Header]]:
     """What `Request.refuse` says of a folder whose address lacks its slash."""
     location = folder + (b"?" + query if query else b"")
+    code = "moved"
     detail = "This is a directory; its address ends in a slash."
-    return 301, "moved", detail, [(b"Location", location)]
+    return 301, code, detail, [(b"Location", location)]
 
 
 class Site:

@@ -391,7 +391,7 @@ class NoTicketIsOfTheFuture(Oracle):
     """Whatever the wall clock did: a ticket was issued before now."""
 
     document = "docs/operations.md"
-    sentence = "kept, none expires"
+    sentence = "kept, unless the clock jumps by `ticket_max_age_s`"
 
     def tick(self) -> None:
         gate = self.world.gate
