@@ -93,7 +93,7 @@ class Capacity:
         self._clients = self._looks = 0
         self._idle_bytes_s = 0.0
         #: What small downloads took since the last look, what they take, and took until that look.
-        self._small_bytes, self._small_bytes_s, self.small_bytes = 0, 0.0, 0
+        self._small_new_bytes, self._small_bytes_s, self.small_past_bytes = 0, 0.0, 0
         self._looked_s = -math.inf
         #: Below 0: the client takes at least that.
         self._speeds: BoundedTable[str, float] = BoundedTable(CAPACITY.remembered)
@@ -131,16 +131,16 @@ class Capacity:
 
     def small_took(self, count: int) -> None:
         """Small downloads have taken this much."""
-        self._small_bytes += count
+        self._small_new_bytes += count
 
     def observe_small(self, now: float) -> None:
         """Some time has passed since the last look at what small downloads take."""
-        passed_s, self.small_bytes = now - self._looked_s, 0
+        passed_s, self.small_past_bytes = now - self._looked_s, 0
         if passed_s <= 0.0:
             return
-        self.small_bytes, self._small_bytes, self._looked_s = self._small_bytes, 0, now
+        self.small_past_bytes, self._small_new_bytes, self._looked_s = self._small_new_bytes, 0, now
         part = min(1.0, passed_s / CAPACITY.small_s)
-        self._small_bytes_s += part * (self.small_bytes / passed_s - self._small_bytes_s)
+        self._small_bytes_s += part * (self.small_past_bytes / passed_s - self._small_bytes_s)
 
     @property
     def large_bytes_s(self) -> float:

@@ -578,7 +578,7 @@ class FairPolicy(Policy):
 
     def observes(self, now: float) -> None:
         """Capacity and speeds are known anew, and with them slacks."""
-        self._shorter.note(0, self._capacity.small_bytes, now)
+        self._shorter.note(0, self._capacity.small_past_bytes, now)
         self._virtual_now(now)
         if self._known:
             self._look()
