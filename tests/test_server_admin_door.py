@@ -279,12 +279,8 @@ def test_strangers_cannot_lock_the_operator_out(site: Site) -> None:
     assert Browser(site, peer="192.0.2.9").login("admin", PASSWORD).status == 303
 
 
-def test_a_browser_that_logged_in_before_waits_for_no_stranger(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thousand networks kept the one room full: each of 40 right passwords was refused."""
-    before = operator(site)
-    before.ask("POST", "/logout", {"csrf": before.token})
+def stopped_hashing(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[Deferred[None]]:
+    """No password is hashed from now on but those whose Deferreds here are called."""
     hashing = site.admin.accounts.hash
     assert isinstance(hashing, Hashing)
     jobs: list[Deferred[None]] = []
@@ -292,6 +288,18 @@ def test_a_browser_that_logged_in_before_waits_for_no_stranger(
     def off(_work: object) -> Deferred[None]:
         jobs.append(Deferred())
         return jobs[-1]
+
+    monkeypatch.setattr(hashing._turns, "_off", off)
+    return jobs
+
+
+def test_a_browser_that_logged_in_before_waits_for_no_stranger(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand networks kept the one room full: each of 40 right passwords was refused."""
+    before = operator(site)
+    before.ask("POST", "/logout", {"csrf": before.token})
+    jobs = stopped_hashing(site, monkeypatch)
 
     def login(browser: Browser) -> list[Answer]:
         browser.get("/login")
@@ -302,7 +310,6 @@ def test_a_browser_that_logged_in_before_waits_for_no_stranger(
         site.reactor.advance(0.0)
         return answers
 
-    monkeypatch.setattr(hashing._turns, "_off", off)
     for number in range(30):
         login(Browser(site, peer=f"{20 + number}.1.1.1"))
     forged = {"tidegate-known": site.admin.sessions.visitor()}
@@ -398,15 +405,8 @@ def test_who_waits_is_refused_in_turn_once_there_were_too_many_wrong_ones(
     operator(site)
     stranger = Browser(site, peer="198.51.100.9")
     stranger.get("/login")
-    hashing = site.admin.accounts.hash
-    assert isinstance(hashing, Hashing)
-    jobs: list[Deferred[None]] = []
+    jobs = stopped_hashing(site, monkeypatch)
 
-    def off(_work: object) -> Deferred[None]:
-        jobs.append(Deferred())
-        return jobs[-1]
-
-    monkeypatch.setattr(hashing._turns, "_off", off)
     answers: list[Answer] = []
     for _ in range(12):
         call = stranger.call("POST", "/login", {"csrf": stranger.token, "name": "admin"})
