@@ -109,8 +109,7 @@ def build(
         target = StreamOutput(output, network, window, lambda problem: holder[0].fail(problem))
         holder.append(Download(network, urls, target, options, on_event, metalink))
         return holder[0]
-    target = FileOutput(output, chosen=chosen)
-    return Download(network, urls, target, options, on_event, metalink)
+    return Download(network, urls, FileOutput(output, chosen=chosen), options, on_event, metalink)
 
 
 def already_there(path: Path, algorithm: str, digest: str, size: int | None) -> Result | None:

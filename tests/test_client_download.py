@@ -297,6 +297,17 @@ def test_two_mirrors_that_disagree_are_settled_by_the_digest(virtual: VirtualRun
         assert virtual.right(DATA)
 
 
+@pytest.mark.parametrize("wrong", [[WRONG[:-5]], [WRONG] * 2, [WRONG[:-5]] * 2, [WRONG + b"x"] * 2])
+def test_the_digest_finds_a_copy_that_was_left_out_for_the_others_word(
+    virtual: VirtualRun, wrong: list[bytes]
+) -> None:
+    with virtual.playing(*(Behaviour(data, rate=RATE) for data in [*wrong, DATA])) as mirrors:
+        result = virtual.get(*(m.url for m in mirrors), checksum=SHA)
+        dropped = [note for note in result.notes if mirrors[-1].url in note and "expected" in note]
+        assert (dropped, mirrors[-1].url in result.culprits) == ([], False)
+    assert virtual.right(DATA)
+
+
 def test_when_all_are_wrong_nothing_is_left_behind(virtual: VirtualRun) -> None:
     with virtual.playing(*(Behaviour(WRONG) for _ in range(2))) as mirrors:
         for urls in ([mirrors[0].url], [m.url for m in mirrors]):

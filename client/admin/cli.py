@@ -51,9 +51,7 @@ def read_setting(word: str) -> tuple[str, Any]:
             continue
     if name.endswith("_bytes"):
         return name, parse_size(text)
-    if name.endswith("_s"):
-        return name, parse_duration(text)
-    return name, text
+    return name, parse_duration(text) if name.endswith("_s") else text
 
 
 def _changes(words: tuple[str, ...], policy: str | None) -> dict[str, Any]:
@@ -246,10 +244,8 @@ def report(s: Steering, span: str, until: str | None, path: str) -> None:
     # A full minute: the server simulates one report once, however often it is asked for.
     end_s = read_moment(until) if until else time.time() // 60 * 60 + 60
     asked = {"since_s": end_s - parse_duration(span), "until_s": end_s, "path": path}
-    s.tell(
-        s.api.settled("/report", lambda found: str(found["comparison"]["state"]), asked),
-        _show_report,
-    )
+    found = s.api.settled("/report", lambda found: str(found["comparison"]["state"]), asked)
+    s.tell(found, _show_report)
 
 
 def _show_report(found: Mapping[str, Any]) -> None:

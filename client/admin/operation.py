@@ -72,8 +72,7 @@ def operation(
     def run(s: Steering, /, **given: Any) -> None:
         fields = {key: value for key, value in given.items() if key not in in_path}
         fields |= fixed or {}
-        by_query = method in ("GET", "DELETE")
-        body, query = (None, fields) if by_query else (fields or None, None)
+        body, query = (None, fields) if method in ("GET", "DELETE") else (fields or None, None)
         found = s.api.call(method, path.format_map(given), body, query).body
         if not isinstance(shows, str):
             s.tell(found, shows)
@@ -112,9 +111,7 @@ def read_moment(text: str) -> float:
 
 
 def moment(at_s: float | None) -> str:
-    if at_s is None:
-        return "-"
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return "-" if at_s is None else datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def written(name: str, value: Any) -> str:

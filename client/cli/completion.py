@@ -63,8 +63,7 @@ def completion(context: click.Context, shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    group = context.find_root().command
-    click.echo(found(group, {}, "tidegate", "_TIDEGATE_COMPLETE").source())
+    click.echo(found(context.find_root().command, {}, "tidegate", "_TIDEGATE_COMPLETE").source())
 
 
 @click.command()

@@ -139,8 +139,7 @@ class CulpritSearch:
         self._writer = writer
         self._suspect: int | None = None
         shares = self._shares()
-        order = sorted(shares, key=lambda n: -sum(b - a for a, b in shares[n]))
-        self._samples = deque(order)
+        self._samples = deque(sorted(shares, key=lambda n: -sum(b - a for a, b in shares[n])))
         self._steps: deque[int] = deque()
         self._planned = False
 

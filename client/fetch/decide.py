@@ -202,6 +202,8 @@ def _bytes_complete(state: State, event: events.BytesComplete, now: float) -> li
 def _mend(state: State, digest: str) -> list[Action]:
     if not state.in_order and state.others(state.mirrors[0]):
         return [do.FindCulprit()]
+    if asked := faults.ask_outvoted(state):
+        return asked
     several = len(state.mirrors) > 1
     who = "; the mirrors agree on it, so the checksum may be wrong" if several else ""
     names = "the file" if several else state.mirrors[0].url.text
@@ -214,7 +216,7 @@ def _replacement_started(state: State, number: int | None) -> list[Action]:
     state.suspect = number
     if number is None:
         text = "the mirrors agree, but the file does not have the expected digest"
-        return faults.fail(state, Corrupt(text))
+        return faults.ask_outvoted(state) or faults.fail(state, Corrupt(text))
     return [
         *(do.Disconnect(lane) for lane in state.mirrors[number].lanes),
         *(do.Connect(lane) for mirror in state.mirrors for lane in mirror.lanes),

@@ -234,9 +234,7 @@ def _wait(state: State, mirror: Mirror, action: WaitUntil, now: float) -> Action
 
 def retry_due(state: State, number: int, until: float) -> Actions:
     mirror = state.mirrors[number]
-    if mirror.state is not MirrorState.WAITING or mirror.pause is None:
-        return []
-    if mirror.pause.until != until:
+    if not mirror.pause or mirror.pause.until != until or mirror.state is not MirrorState.WAITING:
         return []
     mirror.state, mirror.pause = MirrorState.READY, None
     mirror.visit.begin()
@@ -424,16 +422,34 @@ def size_changes(state: State, mirror: Mirror) -> Actions:
     alone it is asked afresh only once."""
     mirror.resized, mirror.size_bytes = mirror.resized + 1, None
     text = "it tells another size of the file with each answer"
-    wronged = [other for other in state.mirrors if other.dropped == DropReason.OTHER_SIZE]
-    for other in wronged:
-        other.state, other.dropped = MirrorState.READY, None
-    if wronged:
+    if _take_back(state, DropReason.OTHER_SIZE):
         return [*drop(state, mirror, text), *start_over(state, mirror, text)]
     if any(other is not mirror for other in state.alive):
         return convict(state, mirror, text)
     if mirror.resized > 1:
         return fail(state, NetworkProblem(f"{mirror.url.text}: {text}"))
     return start_over(state, mirror, "the file has another size than before")
+
+
+def ask_outvoted(state: State) -> Actions:
+    """No copy in use has the expected digest: ask those that were left out because theirs differ.
+
+    Nothing where there are none, or where a reader has had the beginning.
+    """
+    wrong, text = list(state.alive), "its copy does not have the expected digest"
+    sizes = [DropReason.OTHER_SIZE] if state.promised_bytes is None else []
+    if state.in_order or not _take_back(state, DropReason.DIFFERS, *sizes):
+        return []
+    actions = [act for mirror in wrong for act in convict(state, mirror, text)]
+    return [*actions, *start_over(state, wrong[0], text)]
+
+
+def _take_back(state: State, *reasons: DropReason) -> bool:
+    """Ask mirrors again that were left out for one of these reasons; False without any."""
+    back = [mirror for mirror in state.mirrors if mirror.dropped in reasons]
+    for mirror in back:
+        mirror.state, mirror.dropped = MirrorState.READY, None
+    return bool(back)
 
 
 def size_differs(state: State, mirror: Mirror, size: int | None) -> Actions:

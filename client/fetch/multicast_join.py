@@ -216,8 +216,7 @@ class MulticastJoin:
                 self._stay_no_more()
                 self._host.handle(SessionJoined(self._mirror.number))
             return
-        rates = [lane.rate(now) or 0.0 for lane in segments.lanes.values() if lane.present]
-        others = sum(rates)
+        others = sum(lane.rate(now) or 0.0 for lane in segments.lanes.values() if lane.present)
         if not others or not hasattr(reception, "receiver"):
             return
         share = offer.rate_bytes_s / (offer.rate_bytes_s + others)

@@ -69,8 +69,7 @@ def mirror_found(state: State, mirror: Mirror, size_bytes: int, now: float) -> N
     if with_s > without_s * (1 - model.TUNING.worth):
         mirror.state = MirrorState.STANDBY
         state.planned_until_s = now + without_s * TUNING.late_factor + TUNING.late_s
-        text = f"plan: {mirror.url.text} would not make it shorter, stands by"
-        state.forecast.append(text)
+        state.forecast.append(f"plan: {mirror.url.text} would not make it shorter, stands by")
 
 
 def call_all(state: State) -> list[Action]:

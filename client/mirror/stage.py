@@ -66,8 +66,7 @@ class DiskStage:
         if known is None:
             if len(self._straight) >= 10_000:
                 self._straight.clear()
-            rest = folder[len(root) :]
-            known = os.path.realpath(folder) == os.path.realpath(root) + rest
+            known = os.path.realpath(folder) == os.path.realpath(root) + folder[len(root) :]
             self._straight[folder] = known
         return known
 

@@ -142,8 +142,7 @@ class Trust:
             if not answer.ok:
                 raise DownloadHTTPError(f"{url} answered {answer.status}", answer.status)
             target.verify_length_and_hashes(answer.body)
-            data = answer.body
-            write_whole(cached, data)
+            write_whole(cached, data := answer.body)
         return Verified(decode_index(data), updater, self._url)
 
 

@@ -246,8 +246,7 @@ class MulticastReceiver(BlockCollector):
     @property
     def wake_at(self) -> float:
         """When `due` wants to be called at the latest."""
-        silent_at = self.silent_at if self._left else float("inf")
-        return min(self._report_at, self._ask_at, silent_at)
+        return min(self._report_at, self._ask_at, self.silent_at if self._left else float("inf"))
 
     @property
     def report_pending(self) -> bool:

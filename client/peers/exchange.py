@@ -206,8 +206,7 @@ class Exchange:
             start, end = self.span(piece)
             if span is None or span[0] >= end:
                 continue
-            begun = span[0] > start or span[1] < end
-            rank = (not begun, piece in self._coming, rarity[piece])
+            rank = (span[0] <= start and span[1] >= end, piece in self._coming, rarity[piece])
             if best is None or rank < best:
                 best, chosen = rank, (span[0], min(span[1], end))
                 if rank == (False, False, 0):

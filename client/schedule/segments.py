@@ -319,9 +319,7 @@ class SegmentMap:
     def ask(self, lane: int, now: float) -> Segment | None:
         """The next work for a lane, or None when there is none for it now."""
         own = self.lanes[lane]
-        if len(own.blocks) >= 2:
-            return None
-        if own.blocks and self.carry_on(own.blocks[0], now):
+        if len(own.blocks) >= 2 or (own.blocks and self.carry_on(own.blocks[0], now)):
             return None
         span = self._first_free()
         if span is None:
