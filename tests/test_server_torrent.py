@@ -203,6 +203,22 @@ def test_a_file_with_two_names_is_hashed_once_for_each(
     assert [made.url_path for made in found] == [*names, *names]
 
 
+def test_a_torrent_outlives_one_of_its_files_names(tmp_path: Path) -> None:
+    """What was kept of two hard links was removed with the first name that was forgotten."""
+    store = MetainfoStore(cast(Threads, MemoryReactorClock()), tmp_path)
+    path, key = tmp_path / "kept.info", key_of(tmp_path.stat())
+    path.touch()
+    for name in ("/new/a.iso", "/old/a.iso"):
+        store._keep(Metainfo(name, key, b"1" * 20, b"2" * 32, path))
+    for number in range(2048):
+        if number == 2047:
+            known = store.by_hash(b"1" * 20)
+            assert (known is not None, path.exists()) == (True, True)
+        other = f"{number:020}".encode()
+        store._keep(Metainfo("/b.iso", key._replace(inode=number), other, other, tmp_path / "b"))
+    assert (store.by_hash(b"1" * 20), path.exists()) == (None, False)
+
+
 A_PEER = st.tuples(
     st.sampled_from([f"10.{net}.0.{host}" for net in range(6) for host in (1, 2)]),
     st.integers(1, 3),

@@ -187,6 +187,11 @@ class MetainfoStore:
         self._known[made.key, made.url_path] = made
 
     def _forget(self, old: Metainfo) -> None:
+        twin = next((one for one in self._known.values() if one.path == old.path), None)
+        if twin is not None:
+            # Another name of the file, which has the same torrent.
+            self._by_hash.update(dict.fromkeys(twin.hashes, twin))
+            return
         for info_hash in old.hashes:
             self._by_hash.pop(info_hash, None)
         for path in (old.path, old.path.with_suffix(".path")):
