@@ -6,8 +6,10 @@ import csv
 import html
 import io
 import json
+import os
 import random
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,6 +24,7 @@ from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
 
 from tests.admin_site import NOW, Browser, Site, make_site, operator, stop
+from tests.fakes import FakeConnection
 from tidegate.loadtest.trace import from_trace
 from tidegate.policies.contract import Estimate, Snapshot, Wait
 from tidegate.policies.settings import PolicySettings, one_line
@@ -47,6 +50,7 @@ from tidegate.server.control.revisions import diff
 from tidegate.server.control.vitals import Health
 from tidegate.server.gate.moves import Moves
 from tidegate.server.http.phrases import LANGUAGES, Phrases
+from tidegate.server.http.request import Request
 from tidegate.server.store.store import StoreState
 
 EVIL = "<img src=x onerror=alert(1)>\"'.iso"
@@ -76,6 +80,20 @@ def api(browser: Browser, method: str, path: str, /, **body: Any) -> Any:
     answer = browser.ask(method, f"/api/v1{path}", body=given, headers=sent)
     assert answer.status < 400, answer.body
     return json.loads(answer.body) if answer.body else None
+
+
+def test_a_server_without_its_folder_is_not_ready(site: Site, browser: Browser) -> None:
+    def ready() -> list[int | None]:
+        seen = FakeConnection("203.0.113.1")
+        site.service.site(Request(seen, b"GET", b"/-/ready", {}))  # type: ignore[arg-type]
+        return [seen.status, browser.ask("GET", "/-/ready").status]
+
+    folder = Path(os.fsdecode(site.service.tree.root))
+    assert ready() == [200, 200]
+    shutil.rmtree(folder)
+    assert ready() == [503, 503]
+    folder.mkdir()
+    assert ready() == [200, 200]
 
 
 class Slow:

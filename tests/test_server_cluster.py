@@ -309,7 +309,8 @@ def test_a_node_is_ready_once_it_has_met_a_leader() -> None:
     node = RemoteAdmission(house.clock, Hello("late"), NodeHome(Outlet(), 1))
     node.begin()
     routes: dict[str, Callable[[Request], None]] = {}
-    site: Any = SimpleNamespace(add_route=routes.__setitem__)
+    tree = SimpleNamespace(is_deleted=False)
+    site: Any = SimpleNamespace(add_route=routes.__setitem__, tree=tree)
     draining: list[str] = []
     add_node_routes(site, node, lambda: bool(draining))
 
@@ -332,6 +333,9 @@ def test_a_node_is_ready_once_it_has_met_a_leader() -> None:
     house.wait(0.25)
     gone = ready()
     assert (gone.status, gone.body[:13]) == (200, b"ready\nNobody ")
+    tree.is_deleted = True
+    assert (ready().status, ready().fields["retry-after"]) == (503, "5")
+    assert b"folder was deleted" in ready().body
     draining.append("SIGTERM")
     stopping = ready()
     assert (stopping.status, stopping.fields["retry-after"]) == (503, "5")

@@ -423,11 +423,8 @@ async def alive(ask: HandlerCall) -> Answer:
 async def ready(ask: HandlerCall) -> Answer:
     """The server takes downloads; says the same as the probe of its visitors' side."""
     found = ask.server.vitals.readiness()
-    if found is None:
-        again = (("retry-after", "5"),)
-        raise Problem(
-            503, "The server is being stopped or restarted.", code="closed", headers=again
-        )
+    if found.refusal:
+        raise Problem(503, found.text, code=found.refusal, headers=(("retry-after", "5"),))
     free = ("tidegate-free", "yes" if found.free else "no")
     return Answer(
         200, found.text.encode("ascii", "replace"), (("content-type", "text/plain"), free)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..control.vitals import Vitals
+from ..control.vitals import Readiness, Vitals, unready
 from ..files.site import Site
 from ..http.answers import Header
 from ..http.request import Request
@@ -25,8 +25,8 @@ def add_routes(site: Site, vitals: Vitals) -> None:
 
     def ready(request: Request) -> None:
         found = vitals.readiness()
-        if found is None:
-            _refuse_stopping(request)
+        if found.refusal:
+            _refuse(request, found)
         else:
             _say(request, found.text, (b"Tidegate-Free", b"yes" if found.free else b"no"))
 
@@ -42,8 +42,9 @@ def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[
     """
 
     def ready(request: Request) -> None:
-        if draining():
-            _refuse_stopping(request)
+        found = unready(draining=draining(), deleted=site.tree.is_deleted)
+        if found is not None:
+            _refuse(request, found)
         elif not admission.met_leader:
             _refuse_unled(request)
         elif admission.fault:
@@ -125,9 +126,8 @@ def _say(request: Request, text: str, *more: Header, kind: bytes = b"text/plain"
     request.respond(200, fields, text.encode("ascii", "replace"))
 
 
-def _refuse_stopping(request: Request) -> None:
-    text = "The server is being stopped or restarted."
-    request.refuse(503, "closed", text, [(b"Retry-After", b"5")])
+def _refuse(request: Request, found: Readiness) -> None:
+    request.refuse(503, found.refusal, found.text, [(b"Retry-After", b"5")])
 
 
 def _refuse_unled(

@@ -139,9 +139,7 @@ def shown(name: str, value: Any) -> str:
         return exact_rate(value)
     if unit == "s":
         return exact_duration(value)
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    return str(value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,7 @@ class Server:
             multicast=rooms.multicast,
             torrents=rooms.torrents,
             movers=rooms.movers,
+            is_folder_deleted=lambda: site.tree.is_deleted,
             loop_lag_s=getattr(reactor, "loop_lag_s", lambda: 0.0),
         )
         self.history = History(

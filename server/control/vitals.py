@@ -79,12 +79,20 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The server admits downloads. `text` names other faults, `free` says whether a large download
-    would start at once.
+    """Whether the server admits downloads. `text` names faults, `free` says whether a large
+    download would start at once, `refusal` is the problem's code if none is admitted.
     """
 
     text: str
     free: bool
+    refusal: str = ""
+
+
+def unready(*, draining: bool, deleted: bool) -> Readiness | None:
+    """Why a server admits no download; None if it does. `deleted`: the served folder is gone."""
+    if draining:
+        return Readiness("The server is being stopped or restarted.", False, "closed")
+    return Readiness("The served folder was deleted.", False, "overloaded") if deleted else None
 
 
 @dataclass(slots=True)
@@ -98,14 +106,16 @@ class Vitals:
     multicast: MulticastRoom | None
     torrents: TorrentRoom | None
     movers: GateRoom | None
+    is_folder_deleted: Callable[[], bool] = lambda: False
     #: How long everything had to wait for one turn of the loop, in seconds.
     loop_lag_s: Callable[[], float] = lambda: 0.0
     faults: FaultCount = field(default_factory=FaultCount)
 
-    def readiness(self) -> Readiness | None:
-        """The answer of `/-/ready`; None while the server drains."""
-        if self.gate.draining:
-            return None
+    def readiness(self) -> Readiness:
+        """The answer of `/-/ready`."""
+        found = unready(draining=self.gate.draining, deleted=self.is_folder_deleted())
+        if found is not None:
+            return found
         seen, ill, fault = self.gate.snapshot(), self.store.state.reason, self.totals().fleet_fault
         # Downloads continue without a database: a balancer should still send clients here.
         text = f"ready, but the database takes no writes: {ill}\n" if ill else "ready\n"

@@ -243,6 +243,11 @@ class Tree:
         self._root_identity = (status.st_dev, status.st_ino)
         self._open.clear()
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the served folder was deleted, and no other has its name."""
+        return os.fstat(self._root_fd).st_nlink == 0 and not os.path.isdir(self._name)
+
     def _miss_root(self, fault: OSError) -> None:
         if not self._missed:
             self._missed = True
@@ -252,7 +257,7 @@ class Tree:
                 name=os.fsdecode(self._name),
                 reason=fault.strerror,
             )
-        if os.fstat(self._root_fd).st_nlink == 0:
+        if self.is_deleted:
             raise Overloaded("The files are not there right now; ask again in a moment.")
 
     def visible(self, name: bytes) -> bool:
