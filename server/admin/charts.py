@@ -122,9 +122,7 @@ def show(value: float | None, unit: str) -> str:
         return format_duration(value)
     if unit == "share":
         return f"{value * 100:.0f} %"
-    if unit == "per_s":
-        return f"{value:.3g}/s"
-    return f"{value:,.0f}"
+    return f"{value:.3g}/s" if unit == "per_s" else f"{value:,.0f}"
 
 
 def _nice(top: float, unit: str = "") -> float:

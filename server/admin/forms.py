@@ -170,9 +170,7 @@ def is_changed(name: str, text: str, value: Any) -> bool:
 
 def _value(name: str, text: str, *, mapping: bool) -> Any:
     """What a field means. Raises BadUnit."""
-    if mapping:
-        return _mapping(text)
-    return read_text(name, PolicySettings.model_fields[name], text)
+    return _mapping(text) if mapping else read_text(name, PolicySettings.model_fields[name], text)
 
 
 def read(call: Call, base: Mapping[str, Any]) -> PolicySettings:

@@ -119,9 +119,7 @@ class Gate:
     def estimate(self, number: int) -> Estimate | None:
         """When this waiting ticket is expected to start, from now; None while doors are closed."""
         # The length of the queue does not say when the doors open.
-        if self.draining or self.closed:
-            return None
-        return self.policy.estimate(number, self.now())
+        return None if self.draining or self.closed else self.policy.estimate(number, self.now())
 
     def done(self, lease: int) -> Estimate | None:
         """When the last byte of this running or paused download is expected, from now."""

@@ -180,9 +180,7 @@ class Identifier:
         small_below = self._small_below()
         if verdict.treat_as == "small":
             return min(rep.size_bytes, max(0, small_below - 1))
-        if verdict.treat_as == "large":
-            return max(rep.size_bytes, small_below)
-        return rep.size_bytes
+        return max(rep.size_bytes, small_below) if verdict.treat_as == "large" else rep.size_bytes
 
 
 def wanted_bytes(headers: Mapping[bytes, bytes], rep: Representation, plan: BodyPlan) -> int:

@@ -184,9 +184,7 @@ class ParkedRequests:
 
     def to_let_go(self, network: Sequence[str]) -> ParkedRequest | None:
         """The request that gives way to one of this network; None while there is room."""
-        if len(self._requests) < self.most:
-            return None
-        return self._by_network.to_give_up(network)
+        return None if len(self._requests) < self.most else self._by_network.to_give_up(network)
 
     def how_many_networks(self) -> int:
         return self._by_network.networks

@@ -339,9 +339,7 @@ class ServerConfig(_Section):
 
     def worker_count(self) -> int:
         """How many processes serve; one has the queue in it."""
-        if self.workers == "auto":
-            return len(os.sched_getaffinity(0))
-        return int(self.workers)
+        return len(os.sched_getaffinity(0)) if self.workers == "auto" else int(self.workers)
 
     def needing_restart(self, old: ServerConfig) -> list[str]:
         """The settings that differ from `old` and that a running server cannot change."""

@@ -151,9 +151,7 @@ class BodySender:
         if self._telling:
             return self._left_bytes
         queued = self._queued_bytes()
-        if not self._over:
-            return min(self.sent_bytes, queued)
-        return self._left_of(queued)
+        return min(self.sent_bytes, queued) if not self._over else self._left_of(queued)
 
     def missing_bytes(self) -> int:
         """See `Transfer`."""

@@ -79,9 +79,7 @@ def report_place(report: str, first_listener: str) -> str:
     """Where reports are received, by the setting and the first place of `listen`."""
     if report:
         return report
-    if first_listener.startswith("unix:"):
-        return f"{first_listener}.end"
-    return first_listener
+    return f"{first_listener}.end" if first_listener.startswith("unix:") else first_listener
 
 
 def socket_path(place: str) -> Path | None:

@@ -83,9 +83,7 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 
     def fill(blank: re.Match[str]) -> str:
         indent, lines, value = blank.groups()
-        if lines is None:
-            return values[value]
-        return re.sub(r"(?m)^(?=.*\S)", indent, values[lines])
+        return values[value] if lines is None else re.sub(r"(?m)^(?=.*\S)", indent, values[lines])
 
     return re.sub(r"(?m)^( *)__([a-z]+)__\n|__([a-z]+)__", fill, text)
 

@@ -101,9 +101,7 @@ def campaign(
         .values(epoch=LEASE.c.epoch + 1, holder=holder, place=place, expires_s=now + lease_s)
         .returning(LEASE.c.epoch)
     ).scalar()
-    if taken is not None:
-        return Seat(taken, holder, place)
-    return read_seat(connection)
+    return Seat(taken, holder, place) if taken is not None else read_seat(connection)
 
 
 def read_seat(connection: Connection) -> Seat:

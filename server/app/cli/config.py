@@ -126,9 +126,7 @@ def plain(value: Any) -> Any:
         return value.model_dump(mode="json", exclude_none=True)
     if isinstance(value, tuple):
         return [plain(item) for item in value]
-    if isinstance(value, Path | SecretStr):
-        return str(value)
-    return value
+    return str(value) if isinstance(value, Path | SecretStr) else value
 
 
 @config.command()
