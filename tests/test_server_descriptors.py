@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.server.app import resources
+from tidegate.server.app.config import CannotStart
 from tidegate.server.app.resources import affordable, kept_files
 from tidegate.server.files.tree import Overloaded, Tree
 from tidegate.server.http.limits import HttpLimits
@@ -20,8 +21,8 @@ from tidegate.server.http.limits import HttpLimits
     [
         (10_000, 262_144, 10_000),
         (0, 262_144, 261_244),
-        (10_000, 1024, 683),
-        (0, 1024, 683),
+        (10_000, 1024, 472),
+        (0, 1024, 472),
         (100, 1024, 100),
         (9, 10, 9),
     ],
@@ -32,7 +33,7 @@ def test_no_more_connections_than_open_files_carry(asked: int, files: int, most:
     assert 1 <= limits.max_refusals <= max(1, (files - most) // 4)
 
 
-@pytest.mark.parametrize("files", [64, 256, 1024, 4096, 262_144])
+@pytest.mark.parametrize("files", [128, 256, 1024, 4096, 262_144])
 def test_connections_and_kept_files_leave_room_for_the_servers_own(files: int) -> None:
     limits = affordable(HttpLimits(max_connections=0), files)
     taken = limits.max_connections + limits.max_refusals + kept_files(files)
@@ -40,7 +41,7 @@ def test_connections_and_kept_files_leave_room_for_the_servers_own(files: int) -
     assert files - taken >= 28
 
 
-@pytest.mark.parametrize(("asked", "told"), [(0, True), (100, False), (1300, False), (5000, True)])
+@pytest.mark.parametrize(("asked", "told"), [(0, True), (100, False), (900, False), (5000, True)])
 def test_a_bound_that_the_system_sets_is_said(
     asked: int, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,7 +49,7 @@ def test_a_bound_that_the_system_sets_is_said(
     for level in ("info", "warn"):
         monkeypatch.setattr(resources._log, level, lambda text, **values: said.append(values))
     affordable(HttpLimits(max_connections=asked), 1024)
-    assert said == ([{"most": 683, "files": 1024}] if told else [])
+    assert said == ([{"most": 472, "files": 1024}] if told else [])
 
 
 def test_the_soft_limit_goes_up_to_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +58,16 @@ def test_the_soft_limit_goes_up_to_the_hard_one(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: told.append(pair))
     assert resources.raise_limit() == 4096
     assert told == [(4096, 4096)]
+
+
+def test_a_server_with_too_few_open_files_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    for files in (127, 128):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        if files == 127:
+            with pytest.raises(CannotStart, match="open files is 127, and a server needs 128"):
+                resources.raise_limit()
+        else:
+            assert resources.raise_limit() == 128
 
 
 def test_a_file_that_cannot_be_opened_now_is_not_said_to_be_missing(

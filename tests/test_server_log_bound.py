@@ -67,11 +67,14 @@ def test_the_next_minute_tells_how_many_there_were(written: Written) -> None:
         written.log.warn("often {x}", x=1)
     written.now = BOUNDS.window_s
     written.log.warn("often {x}", x=2)
-    assert written.texts[-2:] == ["7 lines like this one were left out: often {x}", "often 2"]
+    assert written.texts[-2:] == [
+        "Lines like this one that were left out: 7 (often {x})",
+        "often 2",
+    ]
     written.now = 2 * BOUNDS.window_s
     written.log.warn("often {x}", x=3)
     assert written.texts[-1] == "often 3"
-    assert len(written.said("7 lines")) == 1
+    assert len(written.said("Lines like")) == 1
 
 
 def test_the_memory_it_takes_is_bounded(written: Written) -> None:

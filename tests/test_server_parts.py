@@ -115,7 +115,7 @@ def test_keys_that_others_can_read_are_refused(tmp_path: Path) -> None:
 
 
 def test_keys_are_rotated_while_the_server_runs_and_a_fault_changes_nothing(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, clock, seen = tmp_path / "keys.json", Clock(), list[KeyRing]()
     ticket_of_old = load_keys(path, 0.0).write_ticket(ticket(0.0))
@@ -130,6 +130,16 @@ def test_keys_are_rotated_while_the_server_runs_and_a_fault_changes_nothing(
         clock.pump([30.0, 30.0])
     assert len(seen) == 1
     assert ["The keys stay as they were" in (formatEvent(one) or "") for one in said] == [True]
+
+    def refused(path: object, *_: object) -> None:
+        raise PermissionError(13, "Permission denied", "keys.json")
+
+    path.unlink()
+    monkeypatch.setattr("tidegate.server.app.keys._write", refused)
+    with capturedLogs() as said:
+        clock.pump([30.0, 30.0])
+    told = [formatEvent(one) for one in said]
+    assert told == ["The keys stay as they were: keys.json: Permission denied."]
     keeper.timer.stop()
     assert clock.getDelayedCalls() == []
 

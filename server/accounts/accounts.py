@@ -279,8 +279,7 @@ class Accounts:
     async def set_password(self, name: str, password: str) -> User:
         check_password(password)
         hashed = await self._hash_of(password)
-        user = self._known(name)
-        return self._put(replace(user, password_hash=hashed, must_change=False))
+        return self._put(replace(self._known(name), password_hash=hashed, must_change=False))
 
     def reset_password(self, name: str, password_hash: str, now: float) -> bool:
         """Set a password that was given on the host; the user must change it at the next login.

@@ -51,8 +51,7 @@ class Sealer:
 
     def seal(self, secret: str, owner: str) -> str:
         """The stored form of `owner`'s secret."""
-        sealed = self._cipher.encrypt(secret.encode(), [owner.encode()])
-        return base64.b64encode(sealed).decode()
+        return base64.b64encode(self._cipher.encrypt(secret.encode(), [owner.encode()])).decode()
 
     def open(self, stored: str, owner: str) -> str | None:
         """The secret; None when it was sealed with another key or for another owner."""

@@ -288,8 +288,7 @@ def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     models: dict[type, None] = {ProblemOut: None}
     for route in routes:
-        methods = paths.setdefault(route.path, {})
-        methods[route.method.lower()] = _described(route)
+        paths.setdefault(route.path, {})[route.method.lower()] = _described(route)
         models |= dict.fromkeys(one for one in (route.takes("body"), route.answer) if one)
     models.pop(Nothing, None)
     _, schemas = TypeAdapter.json_schemas(

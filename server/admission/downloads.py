@@ -285,8 +285,7 @@ class LeasedDownload:
         if not self.deliveries:
             return max(0, self.wanted_bytes - self.coverage.total)
         # Most bodies of a download in many small parts were never looked at.
-        seen = [(one, one.seen_bytes) for one in self.deliveries if one.seen_bytes]
-        return self._left(seen)
+        return self._left([(one, one.seen_bytes) for one in self.deliveries if one.seen_bytes])
 
     def _left(self, arrived: Iterable[tuple[Delivery, int]]) -> int:
         """What is wanted beyond the coverage and what arrived of each body.

@@ -72,8 +72,7 @@ class DrawEntry:
     def of(cls, row: Mapping[str, Any]) -> DrawEntry:
         rep = dict(row["rep"])
         rep |= {"path": bytes.fromhex(rep["path"]), "key": FileKey(**rep["key"])}
-        network = tuple(row["network"])
-        return cls(row["ident"], row["client"], Representation(**rep), network)
+        return cls(row["ident"], row["client"], Representation(**rep), tuple(row["network"]))
 
 
 @lru_cache(64)

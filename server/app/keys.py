@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from ...protocol.disk.durable import write_whole
 from ...protocol.ticket import Key, KeyRing
 from ..http.clock import Clock, Repeat
-from .config import CannotStart
+from .config import CannotStart, start_fault
 
 #: Old keys stay good for reading this long after a newer one took over.
 OVERLAP_S = 30 * 86_400.0
@@ -108,9 +108,10 @@ class KeyKeeper:
                 self._use(KeyRing([key for key, _ in kept]))
             self._last_fault = ""
         except (CannotStart, OSError) as fault:
-            if str(fault) != self._last_fault:
-                self._last_fault = str(fault)
-                self.log.error("The keys stay as they were: {fault}", fault=fault)
+            told = start_fault(fault) or ""
+            if told != self._last_fault:
+                self._last_fault = told
+                self.log.error("The keys stay as they were: {fault}", fault=told)
 
 
 def _read(path: Path) -> Entries:
@@ -122,8 +123,9 @@ def _read(path: Path) -> Entries:
             for entry in json.loads(path.read_text("ascii"))
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise CannotStart(
-            f"The keys in {path} cannot be read ({error}); put a backup in its place, or move the "
+            f"The keys in {path} cannot be read ({reason}); put a backup in its place, or move the "
             "file away: tickets and passes that were given out are worthless then."
         ) from error
     return sorted(entries, key=lambda entry: -entry[1])

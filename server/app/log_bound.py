@@ -63,7 +63,7 @@ class BoundedLines:
             first_left_out = not taken and self._left_out[kind] == 1
         for (_, text), count in ended.items():
             self._own.warn(
-                "{count} lines like this one were left out: {text}", count=count, text=text
+                "Lines like this one that were left out: {count} ({text})", count=count, text=text
             )
         if taken:
             self._lines(event)

@@ -170,7 +170,7 @@ class LineWriter:
             self._outlet.send([self._form(entry) for entry in kept])
         except OSError as fault:
             _log.error(
-                "{count} lines of the access log are lost: {fault}",
+                "Lines that the access log lost: {count} ({fault}).",
                 count=len(kept),
                 fault=fault.strerror or fault,
             )
@@ -234,7 +234,7 @@ class InThread:
             self._lost += len(entries)
         elif self._lost:
             lost, self._lost = self._lost, 0
-            _log.error("{count} lines of the access log are lost: it was too slow.", count=lost)
+            _log.error("Lines that the access log lost: {count} (it was too slow).", count=lost)
 
     def reopen(self) -> None:
         self._do(self._writer.reopen)

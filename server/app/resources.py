@@ -11,15 +11,19 @@ from pathlib import Path
 from twisted.logger import Logger
 
 from ..http.limits import HttpLimits
+from .config import CannotStart
 
 _log = Logger()
 
 
 def raise_limit() -> int:
-    """Raise the soft limit on open files to the hard one; returns the new limit."""
+    """Raise the soft limit on open files to the hard one; the new limit. Raises CannotStart."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 262_144  # More than any server here uses.
     wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    if wanted < 128:  # Up to 30 are the server's own, and a download needs two.
+        text = f"The limit on open files is {wanted}, and a server needs 128 at least"
+        raise CannotStart(f"{text}: raise the hard limit (ulimit -Hn, LimitNOFILE=).")
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return most if soft == resource.RLIM_INFINITY else soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -32,8 +36,8 @@ def affordable(limits: HttpLimits, open_files: int) -> HttpLimits:
     A connection beyond them could not even be refused: it would hang in the backlog. Logs the
     number if none was configured (0), and warns if it is less than half of the configured one.
     """
-    # The others are for files, the database, threads and listeners.
-    most = max(16, open_files - min(900, max(64, open_files // 3)))
+    # The others are for the files of as many downloads, the database, threads and listeners.
+    most = max(16, open_files - min(900, 40 + open_files // 2))
     asked = limits.max_connections
     if not asked or 2 * most < asked:
         say = _log.warn if asked else _log.info

@@ -11,6 +11,7 @@ from twisted.python.failure import Failure
 
 from ...protocol.manifest import FileDigests
 from ..files.transfer import FileKey, Representation
+from ..store.database import words_of
 from ..store.queries import read_digest, write_digest
 from ..store.store import Store
 
@@ -28,7 +29,7 @@ class StoredDigests:
         """What is kept for this content; None also while the database is ill."""
 
         def failed(failure: Failure) -> None:
-            _log.warn("Kept digests cannot be read: {reason}", reason=failure.getErrorMessage())
+            _log.warn("Kept digests cannot be read: {reason}", reason=words_of(failure.value))
 
         name = rep.key.text.decode()
         found: Deferred[Any] = self._store.read(lambda connection: read_digest(connection, name))

@@ -240,8 +240,7 @@ class Workers:
             frozenset(names), self._urls, self._meeting, self._epoch, self._memory, row
         )
         sockets = self._sockets[row] if name != LEADER else []
-        campaigns = self._stopping_since_s is None
-        return Child(name, fleet, sockets, self._lifeline, campaigns)
+        return Child(name, fleet, sockets, self._lifeline, self._stopping_since_s is None)
 
     def _become(self, name: str) -> NoReturn:
         """The child's side of a fork."""

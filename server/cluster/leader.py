@@ -592,8 +592,7 @@ class Leader:
             logged = (request.waited_s, request.priority_class)
             node.link.send(messages.Start(number, tuple(headers), shared[0], *logged, shared[1]))
             size = (plan.body_bytes, asked.delivered_bytes)
-            seconds = self._reactor.seconds
-            remote.transfer = RemoteTransfer(node, number, listener, *size, seconds)
+            remote.transfer = RemoteTransfer(node, number, listener, *size, self._reactor.seconds)
             return remote.transfer
 
         self._home.enter(request, rep, plan, start)

@@ -64,8 +64,7 @@ class Pages:
 
     def render(self, template: str, **values: Any) -> bytes:
         """A page as UTF-8 bytes."""
-        page = self.environment.get_template(template).render(**values)
-        return page.encode("utf-8", "replace")
+        return self.environment.get_template(template).render(**values).encode("utf-8", "replace")
 
     def pieces(self, template: str, **values: Any) -> Iterator[str]:
         """The same in pieces, for `admin.turns.LoopTurns`; `values` must not change meanwhile."""

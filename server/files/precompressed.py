@@ -47,8 +47,7 @@ class Chosen:
             return [*fields, vary]
         kind = (b"Content-Type", content_type_of(self.plain.path))
         coding = (b"Content-Encoding", self.coding.encode("ascii"))
-        rest = [field for field in fields if field[0] != b"Content-Type"]
-        return [kind, coding, *rest, vary]
+        return [kind, coding, *[field for field in fields if field[0] != b"Content-Type"], vary]
 
 
 @dataclass

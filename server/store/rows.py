@@ -108,8 +108,7 @@ class RowInsert:
     def _rows_of_json(self) -> Select[Any]:
         text = cast(bindparam("rows", type_=Text), JSON)
         columns = [column(name, self._table.c[name].type) for name in self.names]
-        found = func.json_to_recordset(text).table_valued(*columns)
-        named = found.render_derived(with_types=True)
+        named = func.json_to_recordset(text).table_valued(*columns).render_derived(with_types=True)
         return select(*(named.c[name] for name in self.names))
 
     def _overwriting(self, statement: sqlite.Insert | postgresql.Insert) -> Insert:

@@ -192,8 +192,7 @@ class TorrentRoom:
         # Programs announce the two versions one by one: both have one swarm.
         swarm = self._swarms.use(made.v1)
         if swarm is None:
-            swarm = Swarm(self._settings.interval_s, self._settings.peers)
-            self._swarms[made.v1] = swarm
+            self._swarms[made.v1] = Swarm(self._settings.interval_s, self._settings.peers)
         return swarm
 
     @staticmethod
