@@ -53,7 +53,6 @@ from .contract import (
 from .estimate.later_answers import later_answer
 from .estimate.retry import RETRY, RetryAdvice, longest_return_s
 from .hooks import Policy
-from .laws.aside import AsideTickets
 from .laws.law import AllLaws
 from .laws.slot_use import SLOT_USE, SlotUse, was_used
 from .leases import Lease
@@ -148,10 +147,10 @@ class AdmissionPolicy:
         self._room = Room(state, settings, self.policy)
         self._ready = ReadyList(state, settings, self.policy, self._room)
         self._use = SlotUse(state, settings, self.policy, self._room)
-        self._aside = AsideTickets(state, self.policy)
-        self.crowds.configure(self.policy.large_slots, self._room.network_shares)
-        asked = (self._aside,) if self._aside.holds_any else ()
-        self.laws = AllLaws(self._use, self.crowds, *asked)
+        has_rule = type(self.policy).stands_aside is not Policy.stands_aside
+        rule = self.policy.stands_aside if has_rule else None
+        self.crowds.configure(self.policy.large_slots, self._room.network_shares, rule)
+        self.laws = AllLaws(self._use, self.crowds)
         #: For `progress`, which is told of each download many times a second.
         self._measured = state.capacity.measured
         #: What `Policy.spare` answered as time passed last, less what has started since; whether
@@ -287,7 +286,7 @@ class AdmissionPolicy:
         self._report_immediate_starts(now)
         self._spare_known = True
         self._spare_slots, self._spare_bytes_s = 0, 0.0
-        if self.state.closed or self.pool.doubted or self._aside.holds_any:
+        if self.state.closed or self.pool.doubted or self.crowds.rule:
             return
         # Without a leader others have to be shown where each download stands.
         if self.queue.next_number < ELSEWHERE:
@@ -381,11 +380,11 @@ class AdmissionPolicy:
         table.polls[row] = min(table.polls[row] + 1, MOST_POLLS)
         queue.set_present(row, job.present)
         queue.set_line(row, job.line)
-        if job.network and not table.subnet[row]:
+        if job.network and not (table.subnet[row] or queue.stands_back(row)):
             table.subnet[row] = sys.intern(job.subnet)
         queue.resize(row, self._believed_bytes(job))
-        if job.known:
-            self.laws.ticket_stands_alone(row)
+        if job.known and table.network[row]:
+            queue.stand_alone(row)
         if job.weight > table.weight[row]:
             queue.reweigh(row, job.weight, job.priority_class)
         early = not job.present and now < table.promise_s[row] - settings.early_tolerance_s
@@ -512,7 +511,6 @@ class AdmissionPolicy:
         opens = not self._room.is_small(row) and self.policy.opens(row)
         if not opens:
             self._judge_told(row, now)
-        self.laws.ticket_over(row)
         self.queue.start(row, now)
         admit = self._start(job, now, row)
         if opens:
@@ -694,12 +692,11 @@ class AdmissionPolicy:
         Its told times are judged by its first start only.
         """
         queue, table = self.queue, self.queue.table
-        queue.give_back(row, now)
+        queue.give_back(row, lease.network, now)
         table.bound[row] = -1.0
         if self._room.is_small(row):
             self._ready.make_ready(row, now, first=True)
             return
-        table.network[row] = sys.intern(lease.network)
         self.laws.ticket_waits(row, now)
         self.policy.comes_back(row, now)
         if queue.is_among_ready(row):
@@ -833,7 +830,6 @@ class AdmissionPolicy:
     def _end_ticket(self, row: int, state: TicketState, now: float) -> None:
         if not self._room.is_small(row):
             self.policy.leaves(row, now)
-        self.laws.ticket_over(row)
         self.queue.end(row, state, now)
 
     def _call_small(self, now: float) -> tuple[int, ...]:
@@ -850,7 +846,7 @@ class AdmissionPolicy:
         The start of one may be what the next one of its subnet stands aside for.
         """
         call, held_for_due = self.policy.call(now)
-        if not call or not self._aside.holds_any:
+        if not call or not self.crowds.rule:
             return call, held_for_due
         table = self.queue.table
         by_subnet: dict[str, int] = {}
@@ -920,10 +916,10 @@ class AdmissionPolicy:
             wait_s = self.estimator.raw_s(self.laws.turn(row, self.queue.place(row), now), now)
             unsure = self.estimator.pace_unsure
             told = Forecast(wait_s / (1.0 - self._overtaking(row, now)), unsure=unsure)
-        if self._aside.holds_any:
+        if self.crowds.rule:
             service_s = self.estimator.service_s(self.queue.table.remaining[row])
-            wait_s = max(told.wait_s, self.laws.least_wait_s(row, service_s))
-            told = told._replace(wait_s=wait_s)
+            least_s = self.crowds.least_wait_s(row, service_s)
+            told = told._replace(wait_s=max(told.wait_s, least_s))
         return self._sane(told)
 
     def _next_forecast(self, now: float) -> Forecast:
@@ -1175,9 +1171,9 @@ class AdmissionPolicy:
         if row is None:
             return False
         table = self.queue.table
-        self.laws.ticket_stands_alone(row)
         until_s = self._ready.told_before_until_s(row)
         if table.state[row] == READY:
+            self.queue.stand_alone(row)
             self.queue.set_key(row, -math.inf)
         else:
             self._ready.make_ready(row, now, first=True)
@@ -1266,7 +1262,6 @@ class AdmissionPolicy:
             waits = proven and queue.table.state[at] == WAITING
             if waits and self.crowds.stand_back_before(queue.turn(at), one.network):
                 queue.stand_back(at)
-            self.laws.ticket_restored(at)
             if waits and queue.is_among_ready(at):
                 self._ready.make_ready(at, now)
         queue.next_number = max(queue.next_number, next_number)

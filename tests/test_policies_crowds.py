@@ -36,7 +36,7 @@ def is_of_crowd(policy: AdmissionPolicy, ticket: int) -> bool:
     """Whether this waiting ticket counts with the crowd."""
     table = policy.queue.table
     row = table.rows[ticket]
-    return table.network[row] == CROWD[1] and policy.crowds.is_counted(row)
+    return table.network[row] == CROWD[1]
 
 
 class Counted:
@@ -54,7 +54,6 @@ class Counted:
 
     def ticket(self, network: str, *, back: bool = False) -> int:
         row = self.queue.issue(self._job(network), SIZE, 0.0)
-        self.crowds.join(row, back=back)
         if back:
             self.queue.stand_back(row)
         return row
@@ -410,7 +409,7 @@ def test_crowds_are_counted_by_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     assert crowds.of_owners() == [(4, 2), (2, 1)]
     counted.loses(lease)
     crowds.lease_ends(lease, 0.0, used=False)
-    crowds.ticket_over(rows[3])
+    counted.queue.end(rows[3], TicketState.WITHDRAWN, 0.0)
     assert crowds.of_owners() == [(4, 2)]
     counted.lease("10.3.0.0/24")
     assert crowds.of_owners() == [(4, 2), (1, 1)], "one without a ticket counts as well"
@@ -481,11 +480,10 @@ def test_a_crowd_owes_until_a_client_of_a_network_that_does_not_uses_a_slot() ->
     row = TicketRow(ELSEWHERE + 1, "e", "/f", SIZE, SIZE, 1.0, -1.0, TicketState.WAITING, 0.0)
     queue.restore([row._replace(network="a")], 0.0, 9.0, lambda size: True)
     first, second = queue.table.rows[ELSEWHERE + 1], counted.ticket("a")
-    crowds.ticket_restored(first)
-    assert not crowds.stands_back(first)
+    assert not queue.stands_back(first)
     crowds.owe("a")
     crowds.owe("b")
-    assert all(crowds.stands_back(row) and queue.stands_back(row) for row in (first, second))
+    assert all(queue.stands_back(row) for row in (first, second))
     crowds.repay("b")
     crowds.time_passes(0.0)
     assert crowds.in_front("a") == 0

@@ -43,7 +43,7 @@ def test_one_that_starts_is_told_as_started_and_leaves_nothing_behind(
     assert not policy.anybody_waits()
     assert not policy.holds("a", "/f")
     assert policy.queue.next_deadline() is None
-    assert not policy.crowds.is_counted(policy.queue.table.rows[admit.ticket])
+    assert not policy.queue.front
     assert policy.crowds.in_front(network) == (1 if network else 0)
     policy.detach(admit.lease, NOW, 0)
     policy.release(admit.lease, NOW, True)
@@ -70,7 +70,7 @@ def test_one_that_does_not_start_is_ready_and_found_again(
     (row,) = policy.changes()
     assert (row.number, row.state) == (wait.ticket, TicketState.READY)
     assert policy.holds("a", "/f")
-    assert policy.crowds.is_counted(policy.queue.table.rows[wait.ticket]) == bool(network)
+    assert policy.queue.front == ({network: {wait.ticket}} if network else {})
     assert [number for _, number in policy.queue.here] == ([wait.ticket] if present else [])
     # One that waits here does not run out; else the time to live counts from its return.
     if present:

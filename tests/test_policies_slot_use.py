@@ -76,11 +76,10 @@ class Slots:
         """Whether a ticket of this network waits longer for slots that it lost."""
         crowds, queue = self.state.crowds, self.state.queue
         row = queue.issue(Job("one", "file", BIG, BIG, network=(network,)), BIG, self.now)
-        crowds.join(row, back=True)
+        queue.stand_back(row)
         try:
             return crowds.weighs(row, self.now + 10_000.0) == 0.0
         finally:
-            crowds.ticket_over(row)
             queue.end(row, TicketState.WITHDRAWN, self.now)
 
     def ends(self, lease: Lease) -> None:

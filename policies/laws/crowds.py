@@ -1,4 +1,4 @@
-"""The law of crowds: what the new clients of one network may have while other clients wait.
+"""Who stands back: new clients of one network beyond its part, and what a policy's rule names.
 
 Invented names cost nothing, and under a policy of slots they would get all slots. So clients
 without evidence count as a *crowd* with their whole network (`Job.network`, `Job.known`). While
@@ -19,12 +19,15 @@ other client starts. One that holds slots which it does not use stands aside.
 
 While no other client waits, a crowd may have all slots. Those beyond its part are only *lent*: once
 another client waits, the downloads that started last go on without a slot.
+
+A policy may have a rule of its own (`Policy.stands_aside`), also for known clients: such a ticket
+stands back, and does not start at all, until the rule lets it go.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -51,6 +54,9 @@ class CrowdTuning:
     counted: int = 1_000
     #: Crowds that are looked at in one go for tickets that may come forward: about 0.1 ms.
     most_at_once: int = 64
+    #: Of a subnet, the tickets about which a policy's rule is asked at once. A rule that holds back
+    #: more than these for reasons of their own, not for their subnet, keeps the next ones waiting.
+    looks: int = 8
     #: A slot that ran out unused counts against its network for about this long, seconds.
     memory_s: float = 60.0
     #: Networks with unused slots that are remembered: about 1 MB.
@@ -58,6 +64,7 @@ class CrowdTuning:
 
 
 CROWDS = CrowdTuning()
+Rule = Callable[[int, float], bool]
 
 
 class Crowds(Law):
@@ -79,12 +86,8 @@ class Crowds(Law):
         #: The slots for large jobs; a crowd's parts of them, and 0 where it may have all.
         self._slots: Callable[[], int] = lambda: 0
         self._shares = 0
-        #: Tickets of an earlier run whose network is unknown: they may be of any crowd.
-        self._unknown: set[int] = set()
-        #: Numbers of tickets in front, by network.
-        self._front: dict[str, set[int]] = {}
-        #: Tickets that stand back, in order, by network: turn and number.
-        self._back: dict[str, list[tuple[float, int]]] = {}
+        #: The policy's own rule, if it has one: see `Policy.stands_aside`.
+        self.rule: Rule | None = None
         #: Slots of each crowd, and its downloads that lost theirs, which they did not use.
         self._held: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
@@ -93,17 +96,18 @@ class Crowds(Law):
         #: Slots that ran out unused, decaying, and when that was counted.
         self._wasted: BoundedTable[str, tuple[float, float]] = BoundedTable(CROWDS.remembered)
 
-    def configure(self, slots: Callable[[], int], shares: int) -> None:
-        """Another policy: it says how many slots there are for large jobs."""
-        self._slots, self._shares = slots, shares
+    def configure(self, slots: Callable[[], int], shares: int, rule: Rule | None = None) -> None:
+        """Another policy: it says how many slots there are for large jobs, and has its rule."""
+        self._slots, self._shares, self.rule = slots, shares, rule
 
     # -- what a crowd has --------------------------------------------------------------------------
 
     def of_owners(self) -> Owners:
         """What the crowds of each /16 or /32 have in front; of the first `counted` crowds."""
         owners: dict[str, tuple[int, int]] = {}
-        others = (network for network in self._held if network not in self._front)
-        for network in islice(chain(self._front, others), CROWDS.counted):
+        front = self._queue.front
+        others = (network for network in self._held if network not in front)
+        for network in islice(chain(front, others), CROWDS.counted):
             downloads, networks = owners.get(name := enclosing(network)[-1], (0, 0))
             owners[name] = downloads + self.in_front(network), networks + 1
         return list(owners.values())
@@ -113,7 +117,7 @@ class Crowds(Law):
         return self._waiting(network) + self._held[network]
 
     def _waiting(self, network: str) -> int:
-        return len(self._front.get(network, ()))
+        return len(self._queue.front.get(network, ()))
 
     def part(self) -> int:
         """What one crowd may have in front of the slots; all of them without shares."""
@@ -121,10 +125,10 @@ class Crowds(Law):
         if not self._shares:
             return slots
         part = slots * self._shares / (self._shares + CROWDS.beside)
-        return max(1, int(part / max(1, len(self._back))))
+        return max(1, int(part / max(1, len(self._queue.back))))
 
-    def is_full(self, network: str, now: float) -> bool:
-        """Whether a crowd has as much in front as it may have.
+    def is_full(self, network: str, now: float, besides: int = 0) -> bool:
+        """Whether a crowd has as much in front as it may have, less `besides` tickets.
 
         At least one is never taken away for slots that it does not use.
         """
@@ -132,7 +136,8 @@ class Crowds(Law):
             return False
         if network in self._owing:
             return True
-        return self.in_front(network) >= max(1, self.part() - self._unused(network, now))
+        most = max(1, self.part() - self._unused(network, now))
+        return self.in_front(network) - besides >= most
 
     def beyond(self) -> dict[str, int]:
         """How many slots beyond its part each crowd has."""
@@ -142,44 +147,27 @@ class Crowds(Law):
         return {network: held - most for network, held in self._held.items() if held > most}
 
     def others_wait(self, network: str) -> bool:
-        """Whether a client that is surely not of this crowd waits in its turn."""
-        return self._queue.forward() - len(self._unknown) > self._waiting(network)
+        """Whether a client that is not of this crowd waits in its turn."""
+        return self._queue.forward() > self._waiting(network)
 
     def _unused(self, network: str, now: float) -> int:
         """Slots that a crowd has, or lately had, and does not use."""
         return self._lost[network] + int(self._wasted_lately(network, now))
 
-    def _is_behind(self, turn: float, network: str, now: float) -> bool:
+    def _is_behind(self, turn: float, network: str, now: float, besides: int = 0) -> bool:
         """Whether a ticket that joins a crowd stands back, so that its order stays strict.
 
         A place in front that has just become free belongs to the first of those that stand back,
         not to a newcomer that asks before it is given away.
         """
-        if network in self._back:
+        if network in self._queue.back:
             return self.stand_back_before(turn, network)
-        return self.is_full(network, now)
+        return self.is_full(network, now, besides)
 
     def stand_back_before(self, turn: float, network: str) -> bool:
         """Whether any of this network that come before this turn stand back."""
-        return network in self._back and self._back[network][0][0] < turn
-
-    def stands_back(self, row: int) -> bool:
-        """Whether this ticket stands back for its crowd."""
-        back = self._back.get(self._table.network[row])
-        return back is not None and self._back_at(back, row) < len(back)
-
-    def is_counted(self, row: int) -> bool:
-        """Whether this ticket counts with a crowd."""
-        in_front = self._table.number[row] in self._front.get(self._table.network[row], ())
-        return in_front or self.stands_back(row)
-
-    def _entry(self, row: int) -> tuple[float, int]:
-        return self._queue.turn(row), self._table.number[row]
-
-    def _back_at(self, back: list[tuple[float, int]], row: int) -> int:
-        """Where this ticket is among those that stand back; behind all where it is not."""
-        at = bisect_left(back, entry := self._entry(row))
-        return at if at < len(back) and back[at] == entry else len(back)
+        back = self._queue.back
+        return network in back and back[network][0][0] < turn
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -193,11 +181,13 @@ class Crowds(Law):
         return bool(network) and self._is_behind(self._queue.next_number, network, now)
 
     def stands_aside(self, row: int, now: float) -> bool:
-        """Whether slots are better kept from this ticket's crowd, as it does not use those it has.
+        """Whether the policy says so, or slots are better kept from a crowd that uses none it has.
 
         Also while no other client waits: the next to come would find all slots in such hands. But
         where it makes way, never while nothing runs.
         """
+        if self.rule is not None and self.rule(row, now):
+            return True
         network = self._table.network[row]
         unused = self._unused(network, now) if network and self.holds_any else 0
         if not unused:
@@ -208,15 +198,13 @@ class Crowds(Law):
 
     def makes_way(self, row: int) -> bool:
         """Whether it stands back, and a ticket of another network is there to go first."""
-        if not (self._queue.stands_back(row) and self.stands_back(row)):
-            return False
-        return self._queue.forward() > self._waiting(self._table.network[row])
+        network = self._table.network[row]
+        return bool(network) and self._queue.stands_back(row) and self.others_wait(network)
 
     def weighs(self, row: int, now: float) -> float:
         """Nothing where its crowd has slots that it does not use."""
         network = self._table.network[row]
-        unused = network and self._unused(network, now) and self.is_counted(row)
-        return 0.0 if unused else 1.0
+        return 0.0 if network and self._unused(network, now) else 1.0
 
     def turn(self, row: int, place: int, now: float) -> int:
         """A crowd that has all its part starts in that many slots.
@@ -224,33 +212,50 @@ class Crowds(Law):
         Those of it that stand back come between the others, and the others, later ones too,
         between them.
         """
-        queue, back = self._queue, self._back
-        if not back or (queue.stands_back(row) and not self.makes_way(row)):
+        queue, back = self._queue, self._queue.back
+        stands_back = queue.stands_back(row)
+        if not back or (stands_back and not self.makes_way(row)):
             return place
         slots, part = self._slots(), self.part()
-        if not queue.stands_back(row):
+        if not stands_back:
             rest = max(1, slots - part * len(back))
             return place + min(queue.back_before(row), place * (slots - rest) // rest)
         network = self._table.network[row]
-        before = bisect_left(back[network], self._entry(row))
+        before = self._back_before(row)
         behind = math.ceil(max(1, self.in_front(network) + before + 1 - part) * slots / part)
         to_come = self._newcomers.rate(now) * self._estimator.raw_s(behind, now)
         return max(queue.place_forward(row) + before, min(place + int(to_come), behind))
 
+    def _back_before(self, row: int) -> int:
+        """How many of its subnet stand back before this ticket, which does, too."""
+        return bisect_left(self._queue.back[self._table.subnet[row]], self._back_entry(row))
+
+    def _back_entry(self, row: int) -> tuple[float, int]:
+        return self._queue.turn(row), self._table.number[row]
+
+    def least_wait_s(self, row: int, service_s: float) -> float:
+        """How long those that stand back before this ticket take on the slots of its subnet."""
+        if not self._queue.stands_back(row):
+            return 0.0
+        subnet, leases = self._table.subnet[row], self._pool.leases.values()
+        running = sum(lease.large and lease.subnet == subnet for lease in leases)
+        return (self._back_before(row) + 0.5) * service_s / max(1, running)
+
     def faults(self) -> Iterator[str]:
-        """Each of these tickets waits, and stands back in the queue where it does here."""
-        rows = self._table.rows
-        queued = set(self._queue.in_order())
-        for network, numbers in self._front.items():
-            for number in numbers:
-                if number not in queued or self._table.network[rows[number]] != network:
-                    yield f"ticket {number} of {network} does not wait in front"
-        for network, back in self._back.items():
-            for _, number in back:
-                if number not in queued or self._table.network[rows[number]] != network:
-                    yield f"ticket {number} of {network} does not wait behind"
-                elif not self._queue.stands_back(rows[number]):
-                    yield f"ticket {number} stands back for its crowd, but not in the queue"
+        """The books are what the queue and the pool hold."""
+        queue, table = self._queue, self._table
+        front, back = Counter[str](), Counter[str]()
+        for number in queue.in_order():
+            row = table.rows[number]
+            if queue.stands_back(row):
+                back[table.subnet[row]] += 1
+                if self._back_entry(row) not in queue.back[table.subnet[row]]:
+                    yield f"ticket {number} is not among those that stand back"
+            elif table.network[row]:
+                front[table.network[row]] += 1
+        for counted, book in ((front, queue.front), (back, queue.back)):
+            if counted != {subnet: len(numbers) for subnet, numbers in book.items()}:
+                yield f"{counted} for {book}"
         large = [one for one in self._pool.leases.values() if one.large and one.network]
         held = Counter(lease.network for lease in large if not lease.slotless)
         lost = Counter(lease.network for lease in large if lease.slotless and not lease.lent)
@@ -260,71 +265,45 @@ class Crowds(Law):
     # -- events ------------------------------------------------------------------------------------
 
     def ticket_waits(self, row: int, now: float) -> None:
-        """A stranger's ticket joins its crowd, in front or not."""
+        """It joins its crowd, in front or not."""
         network = self._table.network[row]
-        if network:
-            back = self._is_behind(self._queue.turn(row), network, now)
-            self.join(row, back=back)
-            if back:
-                self._queue.stand_back(row)
-
-    def join(self, row: int, *, back: bool) -> None:
-        """Count a stranger's ticket with its crowd, in front or not."""
-        number, network = self._table.number[row], self._table.network[row]
-        if back:
-            insort(self._back.setdefault(network, []), self._entry(row))
-        else:
-            self._front.setdefault(network, set()).add(number)
-
-    def ticket_restored(self, row: int) -> None:
-        """A ticket of an earlier run stands as it stood, so that no place grows by it.
-
-        One without a network may be of any crowd.
-        """
-        if not self._table.network[row]:
-            self._unknown.add(self._table.number[row])
-        elif not self.is_counted(row):
-            self.join(row, back=self._queue.stands_back(row))
-
-    def ticket_stands_alone(self, row: int) -> None:
-        """It leaves its crowd, and comes forward."""
-        back = self.stands_back(row)
-        self.ticket_over(row)
-        self._table.network[row] = ""
-        if back:
-            self._queue.come_forward(row)
-
-    def ticket_over(self, row: int) -> None:
-        """It leaves its crowd."""
-        number, network = self._table.number[row], self._table.network[row]
-        self._unknown.discard(number)
-        front, back = self._front.get(network), self._back.get(network)
-        if front is not None and number in front:
-            front.remove(number)
-            if not front:
-                del self._front[network]
-        elif back is not None and (at := self._back_at(back, row)) < len(back):
-            del back[at]
-            if not back:
-                del self._back[network]
+        is_behind = network and self._is_behind(self._queue.turn(row), network, now, 1)
+        if is_behind or (self.rule is not None and self.rule(row, now)):
+            self._queue.stand_back(row)
 
     def time_passes(self, now: float) -> None:
-        """Tickets come forward that need not stand back any more, the first of each crowd first."""
-        for network in list(islice(self._back, CROWDS.most_at_once)):
-            while network in self._back and not self.is_full(network, now):
-                row = self._table.rows[self._back[network][0][1]]
-                self.ticket_over(row)
-                self.join(row, back=False)
-                self._queue.come_forward(row)
-            if network in self._back and len(self._back) > CROWDS.most_at_once:
+        """Tickets come forward that need not stand back any more, the first of each subnet first.
+
+        A policy's rule is asked about the ready ones, too, and lets one of a subnet go at once.
+        """
+        queue, most = self._queue, CROWDS.most_at_once
+        rows = self._table.rows
+        if self.rule is not None:
+            for number in list(islice(queue.ready, min(queue.forward_ready(), most))):
+                if self.rule(rows[number], now):
+                    queue.stand_back(rows[number])
+        for subnet in list(islice(queue.back, most)):
+            while (row := self._first_forward(subnet, now)) is not None:
+                queue.come_forward(row)
+                if self.rule is not None:
+                    break
+            if subnet in queue.back and len(queue.back) > most:
                 # The next ones have their turn to be looked at.
-                self._back[network] = self._back.pop(network)
+                queue.back[subnet] = queue.back.pop(subnet)
+
+    def _first_forward(self, subnet: str, now: float) -> int | None:
+        """The first of this subnet that stands back and need not any more."""
+        looks = 1 if self.rule is None else CROWDS.looks
+        for _, number in self._queue.back.get(subnet, ())[:looks]:
+            row = self._table.rows[number]
+            network = self._table.network[row]
+            if self.rule is not None and self.rule(row, now):
+                continue
+            return None if network and self.is_full(network, now) else row
+        return None
 
     def order_changes(self) -> None:
-        """Another order was made, in which no ticket stands back: all are in front."""
-        for network, back in self._back.items():
-            self._front.setdefault(network, set()).update(number for _, number in back)
-        self._back.clear()
+        """Another order was made, in which no ticket stands back."""
         self._owing.clear()
 
     # -- slots -------------------------------------------------------------------------------------
@@ -362,15 +341,10 @@ class Crowds(Law):
 
     def owe(self, network: str) -> None:
         """This crowd had a slot for nothing: its tickets stand back from now on."""
-        if not (network and self._shares):
-            return
-        self._owing.add(network)
-        rows = [self._table.rows[number] for number in sorted(self._front.get(network, ()))]
-        for row in rows:
-            if not self._queue.goes_first(row):
-                self.ticket_over(row)
-                self.join(row, back=True)
-                self._queue.stand_back(row)
+        if network and self._shares:
+            self._owing.add(network)
+            for number in sorted(self._queue.front.get(network, ())):
+                self._queue.stand_back(self._table.rows[number])
 
     def repay(self, network: str) -> None:
         """A slot of this crowd, or of a client with a share of its own, is used."""

@@ -46,10 +46,6 @@ class Law:
         """How many start before this ticket, plus one; `place` without this law."""
         return place
 
-    def least_wait_s(self, row: int, service_s: float) -> float:
-        """How long this ticket waits at least, where a slot is held for `service_s`."""
-        return 0.0
-
     def wake_s(self, now: float) -> float | None:
         """When time is to pass here at the latest."""
         return None
@@ -62,15 +58,6 @@ class Law:
 
     def ticket_waits(self, row: int, now: float) -> None:
         """A ticket came, or came back."""
-
-    def ticket_restored(self, row: int) -> None:
-        """A ticket of an earlier run is here."""
-
-    def ticket_stands_alone(self, row: int) -> None:
-        """A ticket does not count with its network any more."""
-
-    def ticket_over(self, row: int) -> None:
-        """A ticket has started, or is over."""
 
     def lease_begins(self, lease: Lease, now: float) -> None:
         """A large download has begun."""
@@ -95,7 +82,6 @@ class Law:
 _TOGETHER: Mapping[str, Callable[[Iterable[Any]], Any]] = {
     "weighs": min,
     "turn": max,
-    "least_wait_s": max,
     "wake_s": lambda wakes: min((wake for wake in wakes if wake is not None), default=None),
     "faults": chain.from_iterable,
 }

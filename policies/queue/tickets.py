@@ -52,6 +52,10 @@ class TicketQueue:
         #: of a fleet at which they do.
         self.here: list[tuple[float, int]] = []
         self.here_on: dict[str, list[tuple[float, int]]] = {}
+        #: Strangers' tickets that do not stand back, by network; and all that do, by subnet: turn
+        #: and number, in order.
+        self.front: dict[str, set[int]] = {}
+        self.back: dict[str, list[tuple[float, int]]] = {}
         #: When ready tickets run out, and their numbers.
         self._deadlines: list[tuple[float, int]] = []
         self.next_number = 1
@@ -95,11 +99,12 @@ class TicketQueue:
         table, rows = self.table, self.table.rows
         queued = [rows[number] for number in sorted((*self.ready, *self.line))]
         self.ready, self.line = RankedList(), RankedList()
-        self.here.clear()
-        self.here_on.clear()
+        for book in (self.here, self.here_on, self.front, self.back):
+            book.clear()
         for row in queued:
             if table.key[row] != -math.inf:
                 table.key[row] = self._key_of(row)
+            self._count(row, True)
             if table.present[row]:
                 self._comes(row)
         self._line_up(queued)
@@ -163,17 +168,45 @@ class TicketQueue:
 
     def stand_back(self, row: int) -> None:
         """Put a ticket behind all that do not stand back."""
-        if self.stands_back(row):
-            return
-        self._move(row, self.table.key[row] + BACK)
-        self._note(self.table.number[row])
+        if not (self.stands_back(row) or self.goes_first(row)):
+            self._rebook(row, self.table.key[row] + BACK)
 
     def come_forward(self, row: int) -> None:
         """A ticket that stands back does so no longer."""
-        # A policy puts urgent ones below zero; the others lose precision beside so large a number.
-        key = self.table.key[row] - BACK
-        self._move(row, key if key < 0.0 else self._key_of(row))
+        if self.stands_back(row):
+            # A policy puts urgent ones below zero; the others lose precision beside so large a sum.
+            key = self.table.key[row] - BACK
+            self._rebook(row, key if key < 0.0 else self._key_of(row))
+
+    def _rebook(self, row: int, key: float) -> None:
+        self._count(row, False)
+        self._move(row, key)
+        self._count(row, True)
         self._note(self.table.number[row])
+
+    def stand_alone(self, row: int) -> None:
+        """A ticket counts with no network any more, and comes forward."""
+        self.come_forward(row)
+        self._count(row, False)
+        self.table.network[row] = ""
+
+    def _count(self, row: int, there: bool) -> None:
+        """Note that a ticket is among those of its network from now on, or no more."""
+        table, number = self.table, self.table.number[row]
+        if self.stands_back(row):
+            subnet, entry = table.subnet[row], (self.turn(row), number)
+            entries = self.back.setdefault(subnet, [])
+            if there:
+                insort(entries, entry)
+            else:
+                del entries[bisect_left(entries, entry)]
+            if not entries:
+                del self.back[subnet]
+        elif network := table.network[row]:
+            numbers = self.front.setdefault(network, set())
+            (numbers.add if there else numbers.discard)(number)
+            if not numbers:
+                del self.front[network]
 
     def forward_ready(self) -> int:
         """How many ready tickets do not stand back."""
@@ -325,7 +358,7 @@ class TicketQueue:
             lost_s = min(lost_s, now) if returned and back else now
             row = table.add(
                 *(number, client, file, size, left, weight, issued_s, lost_s),
-                *(word, network, network),
+                *(word, network if is_large(size) else "", network),
             )
             table.polls[row] = min(polls, MOST_POLLS)
             table.early[row] = min(early, MOST_POLLS)
@@ -356,6 +389,7 @@ class TicketQueue:
             self._index[client] = row
         else:
             self._index[client] = (held, row) if isinstance(held, int) else (*held, row)
+        self._count(row, True)
 
     # -- moving on -----------------------------------------------------------------------------
 
@@ -366,6 +400,8 @@ class TicketQueue:
 
     def make_ready(self, row: int, now: float, deadline_s: float, first: bool = False) -> None:
         """Move a waiting ticket to the ready list, good until `deadline_s` unless at the door."""
+        if first:
+            self.stand_alone(row)
         self._take(row)
         key = -math.inf if first else self.table.key[row]
         if not first:
@@ -456,14 +492,15 @@ class TicketQueue:
         self.table.line[row] = ""
         self._set_state(row, STARTED, now)
 
-    def give_back(self, row: int, now: float) -> None:
+    def give_back(self, row: int, network: str, now: float) -> None:
         """The download of a started ticket came to nothing: it waits again, with its number.
 
-        The table remembers it, so that it happens once.
+        It counts with this network. The table remembers it, so that it happens once.
         """
         table = self.table
         table.given_back[row] = 1
         table.present[row] = 0
+        table.network[row] = sys.intern(network)
         self._set_state(row, WAITING, now)
         self._put(row, self._key_of(row))
         self._hold(row)
@@ -506,6 +543,7 @@ class TicketQueue:
 
     def _leave(self, row: int) -> None:
         table = self.table
+        self._count(row, False)
         self._take(row)
         self.keep_until(row, math.inf)
         client = table.client[row]
