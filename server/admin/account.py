@@ -115,7 +115,8 @@ async def login_form(ask: HandlerCall) -> Answer:
     visitor = call.cookie(VISITOR)
     ident = sessions.ident(visitor)
     if ident is None or not ident.startswith("v."):
-        ident = sessions.ident(sessions.visitor()) or ""
+        visitor = sessions.visitor()
+        ident = sessions.ident(visitor) or ""
     way = way_of(call.field("next") or call.arg("next"))
     page = ask.page(
         "login.html",

@@ -192,7 +192,8 @@ class TorrentRoom:
         # Programs announce the two versions one by one: both have one swarm.
         swarm = self._swarms.use(made.v1)
         if swarm is None:
-            self._swarms[made.v1] = Swarm(self._settings.interval_s, self._settings.peers)
+            swarm = Swarm(self._settings.interval_s, self._settings.peers)
+            self._swarms[made.v1] = swarm
         return swarm
 
     @staticmethod
