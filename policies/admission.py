@@ -53,7 +53,6 @@ from .contract import (
 from .estimate.later_answers import later_answer
 from .estimate.retry import RETRY, RetryAdvice, longest_return_s
 from .hooks import Policy
-from .laws.law import AllLaws
 from .laws.slot_use import SLOT_USE, SlotUse, was_used
 from .leases import Lease
 from .network_order import NO_HANDICAP, Handicap
@@ -146,11 +145,10 @@ class AdmissionPolicy:
         self.policy = kind.build(self)
         self._room = Room(state, settings, self.policy)
         self._ready = ReadyList(state, settings, self.policy, self._room)
-        self._use = SlotUse(state, settings, self.policy, self._room)
+        self.slot_use = SlotUse(state, settings, self.policy, self._room)
         has_rule = type(self.policy).stands_aside is not Policy.stands_aside
         rule = self.policy.stands_aside if has_rule else None
         self.crowds.configure(self.policy.large_slots, self._room.network_shares, rule)
-        self.laws = AllLaws(self._use, self.crowds)
         #: For `progress`, which is told of each download many times a second.
         self._measured = state.capacity.measured
         #: What `Policy.spare` answered as time passed last, less what has started since; whether
@@ -161,7 +159,7 @@ class AdmissionPolicy:
         by_number = type(self.policy).rank is Policy.rank
         self.queue.handicap = self.handicap
         if self.queue.set_rank(self.queue.by_number if by_number else self.policy.rank):
-            self.laws.order_changes()
+            self.crowds.order_changes()
         #: The latest client sent away without a ticket, and the one before it of another network.
         self._sent_away: list[tuple[str, float]] = []
 
@@ -280,7 +278,7 @@ class AdmissionPolicy:
         if not self._room.network_shares:
             return True
         # What a crowd may not use shows in its slots, so these are counted at once.
-        return not self.laws.holds_newcomer(job.stranger_network, now)
+        return not self.crowds.holds_newcomer(job.stranger_network, now)
 
     def _look_for_room(self, now: float) -> None:
         self._report_immediate_starts(now)
@@ -364,7 +362,7 @@ class AdmissionPolicy:
         if self._room.is_small(row):
             self._ready.make_ready(row, now, first=True)
         else:
-            self.laws.ticket_waits(row, now)
+            self.crowds.ticket_waits(row, now)
             self._note_newcomer(job, queue.table.remaining[row], now)
             self._ready.promote(now, ADMISSION.per_offer)
         if self._may_start(row, now):
@@ -414,7 +412,7 @@ class AdmissionPolicy:
 
     def _may_start(self, row: int, now: float) -> bool:
         if not self._room.is_small(row):
-            return not self.laws.stands_aside(row, now) and self.policy.may_start(row, now)
+            return not self.crowds.stands_aside(row, now) and self.policy.may_start(row, now)
         number = self.queue.table.number[row]
         return self._room.for_small(now, number)
 
@@ -424,7 +422,7 @@ class AdmissionPolicy:
         if free <= 0:
             return False
         table = self.queue.table
-        waits = self.laws.makes_way(row) or table.state[row] == WAITING
+        waits = self.crowds.makes_way(row) or table.state[row] == WAITING
         if waits and not self._nobody_comes(row, now):
             return False
         entry = (table.key[row], table.number[row])
@@ -437,13 +435,13 @@ class AdmissionPolicy:
     def _here_before(self, entry: tuple[float, int], now: float, most: int) -> int:
         """How many clients that wait here may start before this ticket, as far as `most`."""
         before = bisect_left(self.queue.here, entry)
-        if not self.laws.holds_any:
+        if not self.crowds.holds_any:
             return before
         rows = self.queue.table.rows
         at_once = (
             number
             for _, number in islice(self.queue.here, before)
-            if not self.laws.stands_aside(rows[number], now)
+            if not self.crowds.stands_aside(rows[number], now)
         )
         return sum(1 for _ in islice(at_once, most))
 
@@ -489,7 +487,7 @@ class AdmissionPolicy:
             lease.believed_bytes = self._believed_bytes(job)
         else:
             lease.believed_bytes, lease.mark = table.remaining[row], table.mark[row]
-        self.laws.lease_begins(lease, now)
+        self.slot_use.lease_begins(lease, now)
         self.capacity.remember(lease)
         if fresh:
             lease.fresh = True
@@ -564,7 +562,7 @@ class AdmissionPolicy:
 
     def _gives_way(self, job: Job, now: float) -> bool:
         """Without tickets: whether a full crowd would take a slot that others have asked for."""
-        network, is_held = job.stranger_network, self.laws.holds_newcomer
+        network, is_held = job.stranger_network, self.crowds.holds_newcomer
         since_s = now - ADMISSION.interest * self.policy.retry_s()
         others = (other for other, at_s in self._sent_away if other != network and at_s > since_s)
         # No client would start if those to whom it gives way gave way, too.
@@ -599,7 +597,7 @@ class AdmissionPolicy:
         held.rate_bytes_s = rate_bytes_s
         if held.large:
             self._measured(held, rate_bytes_s, held_back, reads_bytes_s)
-            self.laws.lease_measured(held, now)
+            self.slot_use.lease_measured(held, now)
 
     def _took(self, lease: Lease, remaining_bytes: int) -> None:
         taken = lease.remaining_bytes - remaining_bytes
@@ -653,7 +651,7 @@ class AdmissionPolicy:
         """A fresh lease is over before the policy has heard of it."""
         fresh, taken = lease.fresh, lease.started_bytes - lease.remaining_bytes
         used = was_used(lease)
-        self.laws.lease_ends(lease, now, used=done or used)
+        self.slot_use.lease_ends(lease, now, used=done or used)
         self.pool.close(lease)
         self._untold.discard(lease.id)
         self._tally.completed_total += done
@@ -662,7 +660,7 @@ class AdmissionPolicy:
         if lease.large:
             self.state.delivered.note(lease.client, lease.file, 0 if done else taken)
             if used and not lease.slotless and (now > lease.started_s or not fresh):
-                self.estimator.ended(lease, now, self._use.least_rate_bytes_s())
+                self.estimator.ended(lease, now, self.slot_use.least_rate_bytes_s())
                 if lease.ticket is None and not self.policy.gives_tickets:
                     self.estimator.no_shows.learn(True)
             if fresh:
@@ -697,7 +695,7 @@ class AdmissionPolicy:
         if self._room.is_small(row):
             self._ready.make_ready(row, now, first=True)
             return
-        self.laws.ticket_waits(row, now)
+        self.crowds.ticket_waits(row, now)
         self.policy.comes_back(row, now)
         if queue.is_among_ready(row):
             self._ready.make_ready(row, now)
@@ -711,13 +709,13 @@ class AdmissionPolicy:
                 if not self.state.reputation.times(lease.client):
                     self.estimator.no_shows.learn(False)
                 self.state.reputation.idled(lease.client)
-                self.laws.lease_idled(lease, now)
+                self.crowds.lease_idled(lease, now)
             self._close(lease, now, False, idled=True)
         return tuple(lease.id for lease in idled)
 
     def pause_slotless(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """See `SlotUse.pauses`."""
-        return self._use.pauses(now)
+        return self.slot_use.pauses(now)
 
     def observe(
         self,
@@ -773,7 +771,7 @@ class AdmissionPolicy:
         self._spare_known = False
         idled = self._end_idle(now)
         expired = self._expire(now)
-        self.laws.time_passes(now)
+        self.slot_use.time_passes(now)
         self._ready.advance(now)
         goes_on = self._ready.promote(now, ADMISSION.per_tick)
         pause, resume = self.policy.preempt(now)
@@ -795,7 +793,7 @@ class AdmissionPolicy:
         for due_s in (self.pool.next_idle(), queue.next_deadline()):
             # What has been due is more than is done in one go.
             wakes.append(now + ADMISSION.yield_s if due_s is not None and due_s <= now else due_s)
-        wakes.append(self.laws.wake_s(now))
+        wakes.append(self.slot_use.wake_s(now))
         if held_for_due:
             wakes.append(now + DUE_S)
         if goes_on:
@@ -852,7 +850,7 @@ class AdmissionPolicy:
         by_subnet: dict[str, int] = {}
         for number in call:
             row = table.rows[number]
-            if not self.laws.stands_aside(row, now):
+            if not self.crowds.stands_aside(row, now):
                 by_subnet.setdefault(table.subnet[row], number)
         return tuple(by_subnet.values()), held_for_due
 
@@ -867,11 +865,11 @@ class AdmissionPolicy:
             if len(call) >= free:
                 break
             row = table.rows[entry[1]]
-            if self._room.is_small(row) or self.laws.stands_aside(row, now):
+            if self._room.is_small(row) or self.crowds.stands_aside(row, now):
                 continue
             if self._are_due_before(entry, now, free - len(call)):
                 return tuple(call), True
-            if self.laws.makes_way(row) and not self._stood_idle(now):
+            if self.crowds.makes_way(row) and not self._stood_idle(now):
                 return tuple(call), True
             call.append(entry[1])
         return tuple(call), False
@@ -893,7 +891,7 @@ class AdmissionPolicy:
                 continue
             if (table.key[row], table.number[row]) >= entry or self._room.is_small(row):
                 continue
-            if not self.laws.stands_aside(row, now):
+            if not self.crowds.stands_aside(row, now):
                 count -= 1
                 if count <= 0:
                     return True
@@ -913,7 +911,7 @@ class AdmissionPolicy:
         told = self.policy.forecast(row, now)
         if told is None:
             self._lay_out(now, asked=True)
-            wait_s = self.estimator.raw_s(self.laws.turn(row, self.queue.place(row), now), now)
+            wait_s = self.estimator.raw_s(self.crowds.turn(row, self.queue.place(row), now), now)
             unsure = self.estimator.pace_unsure
             told = Forecast(wait_s / (1.0 - self._overtaking(row, now)), unsure=unsure)
         if self.crowds.rule:
@@ -1095,7 +1093,7 @@ class AdmissionPolicy:
                 self._ahead(now),
                 len(self.queue),
                 line.total_bytes / len(line) if len(line) else None,
-                self._use.least_rate_bytes_s(),
+                self.slot_use.least_rate_bytes_s(),
                 2.0 * SLOT_USE.look_s if self.settings.slot_use_fraction > 0.0 else math.inf,
                 self.capacity.rate_bytes_s,
             )
@@ -1103,11 +1101,11 @@ class AdmissionPolicy:
     def _ahead(self, now: float) -> Iterator[tuple[float, float]]:
         """Bytes of all tickets in the order of turn, and how likely their owners still come."""
         queue, table, reputation = self.queue, self.queue.table, self.state.reputation
-        shows, asks = self.estimator.no_shows.shows, self.laws.holds_any
+        shows, asks = self.estimator.no_shows.shows, self.crowds.holds_any
         late_s = now - self.advice.unpunctual_s()
         for number in queue.in_order():
             row = table.rows[number]
-            there = self.laws.weighs(row, now) if asks else 1.0
+            there = self.crowds.weighs(row, now) if asks else 1.0
             if reputation.times(table.client[row]):
                 # It will rarely use the slot.
                 there = 0.0

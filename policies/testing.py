@@ -346,7 +346,7 @@ class Laws(RuleBasedStateMachine):
                 if isinstance(answer, Wait):
                     # One of its network, called just before, has what slots the network wasted.
                     row = self.policy.row(ticket)
-                    wastes = row is not None and not self.policy.laws.weighs(row, self.now)
+                    wastes = row is not None and not self.policy.crowds.weighs(row, self.now)
                     require("who is called may start", wastes, left)
                     continue
                 require("who is called may start", isinstance(answer, Admit), left)

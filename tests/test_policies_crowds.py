@@ -61,7 +61,7 @@ class Counted:
     def lease(self, network: str) -> Lease:
         lease = self.state.pool.open(self._job(network), 0.0, None, True)
         lease.network = network
-        self.crowds.lease_begins(lease, 0.0)
+        self.crowds.count(lease, 1)
         return lease
 
     def loses(self, lease: Lease, *, slotless: bool = True) -> None:
@@ -212,10 +212,10 @@ def test_a_download_that_began_under_another_policy_counts_once(
     new = make_policy(names[1], old.settings, random.Random(1), previous=old)
     if begun:
         new.advance(0.2)
-    assert [fault for law in new.laws.all for fault in law.faults()] == []
+    assert [*new.crowds.faults(), *new.slot_use.faults()] == []
     new.release(started.lease, 0.3, True)
     new.advance(0.4)
-    assert [fault for law in new.laws.all for fault in law.faults()] == []
+    assert [*new.crowds.faults(), *new.slot_use.faults()] == []
     assert new.crowds.in_front(CROWD[1]) == 0
 
 
@@ -408,7 +408,7 @@ def test_crowds_are_counted_by_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     counted.lease(networks[0])
     assert crowds.of_owners() == [(4, 2), (2, 1)]
     counted.loses(lease)
-    crowds.lease_ends(lease, 0.0, used=False)
+    crowds.count(lease, -1)
     counted.queue.end(rows[3], TicketState.WITHDRAWN, 0.0)
     assert crowds.of_owners() == [(4, 2)]
     counted.lease("10.3.0.0/24")

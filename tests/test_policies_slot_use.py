@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tidegate.policies.contract import Job, TicketState
 from tidegate.policies.hooks import AdmissionView, Policy
 from tidegate.policies.laws.first_use import FirstUses
-from tidegate.policies.laws.law import AllLaws
 from tidegate.policies.laws.slot_use import SlotUse, was_used
 from tidegate.policies.leases import Lease
 from tidegate.policies.room import Room
@@ -43,13 +42,12 @@ class Slots:
         self.room = Room(self.state, self.settings, policy)
         self.use = SlotUse(self.state, self.settings, policy, self.room)
         self.state.crowds.configure(policy.large_slots, self.room.network_shares)
-        self.laws = AllLaws(self.use, self.state.crowds)
 
     def starts(self, network: str = "") -> Lease:
         self.asked += 1
         lease = self.state.pool.open(Job(f"c{self.asked}", "file", BIG, BIG), self.now, None, True)
         lease.network = network
-        self.laws.lease_begins(lease, self.now)
+        self.use.lease_begins(lease, self.now)
         return lease
 
     def comes(self) -> None:
@@ -83,7 +81,7 @@ class Slots:
             queue.end(row, TicketState.WITHDRAWN, self.now)
 
     def ends(self, lease: Lease) -> None:
-        self.laws.lease_ends(lease, self.now, used=was_used(lease))
+        self.use.lease_ends(lease, self.now, used=was_used(lease))
         self.state.pool.close(lease)
 
 
@@ -135,7 +133,7 @@ def test_one_without_a_slot_that_takes_a_share_pauses_ten_seconds_at_a_stretch()
     assert slots.use.wake_s(slots.now) == pytest.approx(slots.now, abs=10.0)
     assert slots.use.pauses(slots.now + 9.9) == ((), ())
     assert slots.use.pauses(slots.now + 10.0) == ((), (lease.id,))
-    slots.laws.lease_idled(others[0], slots.now)
+    slots.state.crowds.lease_idled(others[0], slots.now)
 
 
 def test_a_download_that_was_paused_for_most_of_a_look_does_not_lose_its_slot_for_that() -> None:
@@ -244,7 +242,7 @@ class Life(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(self.leases))
         self.leases.remove(lease)
         if idle and not was_used(lease):
-            self.slots.laws.lease_idled(lease, self.slots.now)
+            self.slots.state.crowds.lease_idled(lease, self.slots.now)
         self.slots.ends(lease)
 
     @rule()

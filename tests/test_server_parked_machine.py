@@ -168,7 +168,7 @@ class Crowd(RuleBasedStateMachine):
         now = self.house.clock.seconds()
         numbers = [request.ticket for request in self.gate.parked if request.ticket is not None]
         rows = policy.queue.table.rows
-        return all(policy.laws.stands_aside(rows[number], now) for number in numbers)
+        return all(policy.crowds.stands_aside(rows[number], now) for number in numbers)
 
     @invariant()
     def what_runs_is_known_to_both(self) -> None:

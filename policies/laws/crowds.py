@@ -40,7 +40,6 @@ from ..estimate.newcomers import Newcomers
 from ..leases import Lease, LeasePool
 from ..network_shares import enclosing
 from ..queue.tickets import TicketQueue
-from .law import Law
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +66,11 @@ CROWDS = CrowdTuning()
 Rule = Callable[[int, float], bool]
 
 
-class Crowds(Law):
+class Crowds:
     """Lets the tickets of crowds stand back, and come forward; it outlives the policy.
 
     The crowd of a ticket is in the table of tickets, that of a lease in the lease.
     """
-
-    keeps = "crowds are counted"
 
     def __init__(
         self, queue: TicketQueue, pool: LeasePool, newcomers: Newcomers, estimator: Estimator
@@ -307,14 +304,6 @@ class Crowds(Law):
         self._owing.clear()
 
     # -- slots -------------------------------------------------------------------------------------
-
-    def lease_begins(self, lease: Lease, now: float) -> None:
-        """A download of a crowd has a slot."""
-        self.count(lease, 1)
-
-    def lease_ends(self, lease: Lease, now: float, *, used: bool) -> None:
-        """It is over."""
-        self.count(lease, -1)
 
     def count(self, lease: Lease, change: int) -> None:
         """Count this download, or no more (-1), by whether it has, or has lost, a slot now."""

@@ -23,7 +23,6 @@ from ..leases import Lease
 from ..room import Room
 from ..settings import PolicySettings
 from ..state import AdmissionState
-from .law import Law
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +52,8 @@ def was_used(lease: Lease) -> bool:
     return taken >= min(SLOT_USE.used_bytes, lease.started_bytes // 10)
 
 
-class SlotUse(Law):
+class SlotUse:
     """Downloads that take too little of their slot's share lose it while others wait."""
-
-    keeps = "slots are used or lost"
 
     def __init__(
         self, state: AdmissionState, settings: PolicySettings, policy: Policy, room: Room
@@ -83,11 +80,12 @@ class SlotUse(Law):
     # -- the life of a large lease -----------------------------------------------------------------
 
     def lease_begins(self, lease: Lease, now: float) -> None:
-        """It has a slot, and its network is known."""
+        """A large download has a slot, and its network is known."""
         self._unseen[lease.id] = 0
         if lease.network:
             self._on_trial.add(lease.id)
             self._doubt(now)
+        self._crowds.count(lease, 1)
 
     def lease_measured(self, lease: Lease, now: float) -> None:
         """Look at its first use, sooner than at others': nothing was lost on the way.
@@ -116,6 +114,7 @@ class SlotUse(Law):
         """It is over; before the pool forgets it. Small ones are told, too."""
         self._tried(lease, now, used=used)
         self._unseen.pop(lease.id, None)
+        self._crowds.count(lease, -1)
 
     # -- as time passes ----------------------------------------------------------------------------
 
@@ -124,6 +123,7 @@ class SlotUse(Law):
         self._look(now)
         self._give_back_lent(now)
         self._doubt(now)
+        self._crowds.time_passes(now)
 
     def wake_s(self, now: float) -> float | None:
         """When to look again at the latest."""
