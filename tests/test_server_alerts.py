@@ -49,6 +49,7 @@ CALM: dict[str, Any] = {
     "no_show_fraction": 0.0,
     "mirror_states": ["current", "configured"],
     "loop_lag_s": 0.01,
+    "certificate_left_s": None,
     "descriptors_part": 0.1,
 }
 RULE = AlertRule("TidegateX", "critical", 60.0, "It is <b>bad</b>.", "Look.", lambda seen: False)
@@ -71,6 +72,7 @@ def rising(name: str, by: float) -> Any:
         ("TidegateForgedTokens", rising("forged_total", 1.5 * LOOK_S)),
         ("TidegateMirrorBehind", lambda look: {"mirror_states": ["current", "silent"]}),
         ("TidegateLoopLag", lambda look: {"loop_lag_s": 0.3}),
+        ("TidegateCertificate", lambda look: {"certificate_left_s": 600_000.0}),
         ("TidegateDescriptors", lambda look: {"descriptors_part": 0.9}),
     ],
 )

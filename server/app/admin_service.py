@@ -100,6 +100,8 @@ class AdminService:
         self._alert_pool = disk_pool(2 * len(config.alerts.to), "alerts")
         send = functools.partial(in_pool, reactor, self._alert_pool)
         self.server = Server(rooms, reactor, now, off, send, control_terms(config), revision)
+        if tls is not None:
+            self.server.vitals.certificate_left_s = lambda: tls.left_s(now())
         self._connections: AdminConnections | None = None
         self._accounts: OpenedAccounts | None = None
         self._admin: Admin | None = None

@@ -270,15 +270,12 @@ class CertificateWatch:
         self._days.stop()
 
     def _warn(self) -> None:
-        try:
-            left_days = (self._server.until_s() - self._wall()) / 86_400.0
-        except (OSError, ValueError):
-            # The next look tells what is wrong with the files.
-            return
-        if left_days <= 0.0:
+        left_s = self._server.left_s(self._wall())
+        # Where it cannot be read, the next look tells what is wrong with the files.
+        if left_s is not None and left_s <= 0.0:
             _log.error("The certificate has expired, and clients refuse it: renew it.")
-        elif left_days <= 7.0:
-            _log.warn("The certificate expires in {days:.1f} days: renew it.", days=left_days)
+        elif left_s is not None and left_s <= 7 * 86_400:
+            _log.warn("The certificate expires in {days:.1f} days: renew it.", days=left_s / 86_400)
 
     def read_now(self) -> None:
         """Read the files now; a fault is logged, and the old certificate goes on."""

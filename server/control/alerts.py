@@ -194,6 +194,14 @@ RULES = (
         _more_than("loop_lag_s", 0.25),
     ),
     AlertRule(
+        "TidegateCertificate",
+        "warning",
+        0.0,
+        "The certificate expires within a week.",
+        "Renew it, or clients will refuse it. The server reads new files by itself.",
+        lambda seen: (left := seen.figures["certificate_left_s"]) is not None and left < 7 * 86_400,
+    ),
+    AlertRule(
         "TidegateDescriptors",
         "warning",
         300.0,

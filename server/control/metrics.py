@@ -81,6 +81,7 @@ _FIGURES = (
         "Longest turn of the event loop in the last one to two minutes.",
         "loop_lag_s",
     ),
+    ("tidegate_certificate_left_seconds", "Time to its expiry.", "certificate_left_s"),
     ("tidegate_connections", "Open connections.", "connections"),
     ("tidegate_held_requests", "Clients that wait inside their request.", "held"),
     ("tidegate_multicast_cohorts", "Multicast sessions that send.", "multicast_cohorts"),

@@ -106,6 +106,8 @@ class Vitals:
     multicast: MulticastRoom | None
     torrents: TorrentRoom | None
     movers: GateRoom | None
+    #: None without a certificate, or where its file cannot be read.
+    certificate_left_s: Callable[[], float | None] = lambda: None
     is_folder_deleted: Callable[[], bool] = lambda: False
     #: How long everything had to wait for one turn of the loop, in seconds.
     loop_lag_s: Callable[[], float] = lambda: 0.0
@@ -134,6 +136,7 @@ class Vitals:
             "admitted_total": snapshot.admitted_small_total + snapshot.admitted_large_total,
             "begun_downloads_total": self.gate.parts.popularity.begun_total,
             "complete_downloads_total": self.gate.parts.popularity.complete_total,
+            "certificate_left_s": self.certificate_left_s(),
             "loop_lag_s": self.loop_lag_s(),
             "last_wait_s": wait.expected_s if wait else None,
             "last_wait_p90_s": wait.p90_s if wait else None,

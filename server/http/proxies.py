@@ -207,8 +207,7 @@ class TrustedProxies:
         if not self._active or not self.trusts(peer):
             return False
         if self._header == b"forwarded":
-            nearest = headers.get(b"forwarded", b"").rpartition(b",")[2]
-            proto = _pair(nearest, b"proto") or b""
+            proto = _pair(headers.get(b"forwarded", b"").rpartition(b",")[2], b"proto") or b""
         else:
             proto = headers.get(b"x-forwarded-proto", b"").rpartition(b",")[2]
         return proto.strip().lower() == b"https"

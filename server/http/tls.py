@@ -51,13 +51,16 @@ class TlsServer:
         """
         self._read, self._context = self._state_of_files(), self._load()
 
-    def until_s(self) -> float:
-        """When the certificate in the file expires, seconds since 1970."""
+    def left_s(self, now: float) -> float | None:
+        """The time until the certificate in the file expires; None if it cannot be read."""
         # A slow import, which only a server with TLS needs.
         from cryptography.x509 import load_pem_x509_certificate
 
-        found = load_pem_x509_certificate(self._certificate.read_bytes())
-        return found.not_valid_after_utc.timestamp()
+        try:
+            found = load_pem_x509_certificate(self._certificate.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found.not_valid_after_utc.timestamp() - now
 
     @property
     def has_changed(self) -> bool:
