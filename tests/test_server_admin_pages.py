@@ -1125,7 +1125,10 @@ def test_a_pass_from_the_page_lets_its_holder_in(site: Site, browser: Browser) -
 
 
 def test_the_waiting_page_takes_words_and_a_picture(site: Site, browser: Browser) -> None:
-    png = b"\x89PNG\r\n\x1a\n" + b"x" * 50
+    signature = b"\x89PNG\r\n\x1a\n"
+    for garbage in (signature + b"x" * 50, b"\xff\xd8\xff" + b"x" * 50, b"RIFF\xff\0\0\0WEBPx"):
+        assert browser.post("/waiting", {"logo": garbage}).status == 422
+    png = signature + b"\0\0\0\rIHDR" + b"x" * 50 + b"\0\0\0\0IEND\xaeB\x60\x82"
     assert browser.post("/waiting", {"title": "Release 42", "logo": png}).status == 303
     assert site.server.branding.look.logo_type == "image/png"
     assert dict(browser.get("/-/logo").headers)["content-type"] == "image/png"

@@ -205,9 +205,11 @@ def _answer(request: Request, what: str, media_type: str, body: bytes) -> None:
 
 
 def picture_type(data: bytes) -> str:
-    """The media type of a raster picture by its first bytes; not of SVG, which may hold script."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+    """The media type of a whole raster picture by its ends; not of SVG, which may hold script."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR") and b"IEND" in data[-12:]:
         return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
+    if data.startswith(b"\xff\xd8\xff") and b"\xff\xd9" in data[-64:]:
         return "image/jpeg"
-    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else ""
+    is_webp = data[:4] == b"RIFF" and data[8:12] == b"WEBP"
+    whole = len(data) >= 8 + int.from_bytes(data[4:8], "little")
+    return "image/webp" if is_webp and whole else ""
