@@ -70,8 +70,7 @@ class BlockList:
 
     def discard(self, network: str) -> bool:
         """Lift a block; False when there was none of exactly this network."""
-        found = ipaddress.ip_network(network, strict=False)
-        return self._until.pop(found, False) is not False
+        return self._until.pop(ipaddress.ip_network(network, strict=False), False) is not False
 
 
 @lru_cache(maxsize=4096)

@@ -126,8 +126,7 @@ def load_config(
     _reserve_a_sixth(raw, origins)
     if not faults:
         try:
-            config = ServerConfig.model_validate(raw)
-            return LoadedConfig(config, origins, file, tuple(ignored))
+            return LoadedConfig(ServerConfig.model_validate(raw), origins, file, tuple(ignored))
         except ValidationError as error:
             faults = [_sentence(fault, origins) for fault in error.errors()]
     raise ConfigError(faults)

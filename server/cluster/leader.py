@@ -511,8 +511,7 @@ class Leader:
         )
 
     def _serve_with_machines(self) -> None:
-        counted = self.nodes.counted_machines(self._reactor.seconds())
-        self._gate.serve_with(max(1, len(counted)))
+        self._gate.serve_with(max(1, len(self.nodes.counted_machines(self._reactor.seconds()))))
 
     def _open(self) -> None:
         """All nodes are here, or were waited for long enough: new requests are let in."""

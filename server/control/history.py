@@ -225,8 +225,7 @@ class History:
         arrivals = self._arrivals.take()
         most = 100  # Answers to clients wait for the same commit.
         for at in range(0, len(arrivals), most):
-            some = arrivals[at : at + most]
-            self._store.note(partial(write_arrivals, records=some))
+            self._store.note(partial(write_arrivals, records=arrivals[at : at + most]))
         self._taken += 1
         # Every minute, and every hour.
         if self._taken % 12 == 0:

@@ -76,8 +76,7 @@ class ListingView:
         order = query.get("order", [""])[0]
         sort = sort if sort in ("name", "size", "date") else "name"
         falling = order == "desc" if order in ("asc", "desc") else sort == "date"
-        text = query.get("q", [""])[0].strip()[:100]
-        return cls(sort, falling, number, text, language)
+        return cls(sort, falling, number, query.get("q", [""])[0].strip()[:100], language)
 
     def query(self, **changed: object) -> str:
         """The same with something changed, as a link on its page has it."""

@@ -54,8 +54,7 @@ class Pages:
         for folder in folders:
             for path in Path(directory, folder).iterdir():
                 body = path.read_bytes()
-                tag = hashlib.blake2b(body, digest_size=8).hexdigest()
-                self._static[path.name] = (body, tag)
+                self._static[path.name] = (body, hashlib.blake2b(body, digest_size=8).hexdigest())
         self.environment.globals["static"] = self.static_url
 
     def static_url(self, name: str) -> str:

@@ -187,8 +187,7 @@ class RequestQueue(Requests):
         return min(300.0, max(1.0, beyond / self.share_bytes_s))
 
     def _answer(self, address: str, network: _Network) -> None:
-        key = next(iter(network[address]))
-        waiting = self._take(key)
+        waiting = self._take(next(iter(network[address])))
         if address in network:
             network.move_to_end(address)
         self.shares.charge(levels_of(address), REQUEST_BYTES)

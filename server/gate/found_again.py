@@ -61,8 +61,7 @@ def request_of(body: KeptBody, factory: ListenerBounds) -> Request:
     headers = {
         name.encode("latin-1"): value.encode("latin-1") for name, value in body.headers.items()
     }
-    connection = FoundConnection(factory, body)
-    return Request(connection, b"GET", body.target.encode("latin-1"), headers)
+    return Request(FoundConnection(factory, body), b"GET", body.target.encode("latin-1"), headers)
 
 
 class MovesJournal:

@@ -320,8 +320,7 @@ class Moves:
             self.counts.reported += 1
             self._whole(body)
         else:
-            now = self._clock.seconds()
-            self._moved(body.advance(body.logged_bytes - body.sent_bytes, now))
+            self._moved(body.advance(body.logged_bytes - body.sent_bytes, self._clock.seconds()))
 
     def next_asked(self, where: MovedOn) -> None:
         """A client asks for another file: on this connection it has all that it asked for."""

@@ -144,8 +144,7 @@ class OriginStore:
         """By which path and query a mover asks for it, below the origin, as they were signed."""
         if rep.path not in self._known:
             return rep.url_path
-        query = urlsplit(self.url_of(rep, "")).query
-        return url_below("/", rep.path, query)
+        return url_below("/", rep.path, urlsplit(self.url_of(rep, "")).query)
 
     def tag_of(self, rep: Representation) -> str:
         """The tag by which the origin knows this content; empty if it has none."""

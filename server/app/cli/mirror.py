@@ -215,8 +215,7 @@ def admit(
     elif url is None:
         raise click.UsageError("Give the URL under which the mirror serves the tree.")
     else:
-        address = url
-        click.echo(_sentence_of(lambda: offer_to_clients(publish_dir, name, address, relay_url)))
+        click.echo(_sentence_of(lambda: offer_to_clients(publish_dir, name, url, relay_url)))
 
 
 @contextlib.contextmanager
