@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
@@ -433,3 +435,18 @@ def test_last_bytes_that_arrived_are_not_sent_again() -> None:
     second.transfer.flying = 1000
     house.wait(house.settings.lease_idle_s)
     assert house.ask("192.0.2.2", token=token, ranges=(BIG - 600, BIG)).connection.status == 403
+
+
+def test_a_download_that_is_over_leaves_nothing_to_the_garbage_collector() -> None:
+    """Each was in a cycle: half an hour of churn left 40 MB, as full collections are rare."""
+    house = House(slots=1)
+    one = house.ask("192.0.2.1")
+    gc.disable()
+    try:
+        transfer = weakref.ref(one.transfer)
+        one.transfer.end(True)
+        house.wait(1.0, TICK_S)
+        assert one.transfers.pop().over
+        assert transfer() is None
+    finally:
+        gc.enable()

@@ -143,6 +143,8 @@ class Delivery:
             del download.parted[: -DOWNLOADS.parted]
         download.leave(self)
         self._ended(self)
+        # It would keep the sender, which has this.
+        self._go_on = None
 
     def in_flight_bytes(self) -> int:
         """Bytes of this body that have arrived and are not in the coverage yet."""

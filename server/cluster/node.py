@@ -121,6 +121,7 @@ class _Asked:
 
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         self.node.body_ended(self, transfer, complete)
+        self.go_on = None
 
 
 @dataclass(frozen=True, slots=True)
