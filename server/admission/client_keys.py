@@ -12,7 +12,7 @@ import functools
 import hashlib
 import secrets
 import zlib
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
@@ -39,10 +39,10 @@ class NameBounds:
     #: Each answer to a browser renews it. A month covers the visits around one release; a browser
     #: that stays away longer is a new visitor.
     cookie_age_s: int = 30 * 86_400
-    #: An address may replace a name that was not used for this time.
-    unused_s: float = 3600.0
-    #: Names that are remembered in all. The address that was idle longest is forgotten first.
-    most: int = 65_536
+    #: A name that was not used for this time is forgotten, at the latest after twice this time.
+    unused_s: float = 1800.0
+    #: Names that are remembered in all, at 160 bytes. Those unused for longest are forgotten.
+    most: int = 32_768
     #: Names that the clients beyond `per_address` share.
     shared: int = 8
     #: Cookies whose signature is known to be good.
@@ -79,9 +79,10 @@ class Clients:
     def __init__(self, per_address: int, now: Callable[[], float]) -> None:
         self._per_address = per_address
         self._now = now
-        #: Of each address the name used longest ago is first; most have one.
-        self._names: OrderedDict[str, dict[str, float]] = OrderedDict()
-        self._count = 0
+        #: Hashes of names, and how many each address has of them: those used since a moment, and
+        #: those used before it, which are forgotten next. Strings would take four times as much.
+        self._lately, self._before = (set[int](), Counter[int]()), (set[int](), Counter[int]())
+        self._since_s = now()
         self._visitors: BoundedTable[str, ReturningVisitor] = BoundedTable(NAMES.most_cookies)
 
     def reconfigure(self, per_address: int) -> None:
@@ -142,22 +143,22 @@ class Clients:
 
     def _within_bounds(self, block: str, name: str) -> str:
         now = self._now()
-        names = self._names.get(block)
-        if names is None:
-            names = self._names[block] = {}
-        self._names.move_to_end(block)
-        if names.pop(name, None) is None:
-            if len(names) >= self._per_address:
-                oldest, used_s = next(iter(names.items()))
-                if now - used_s < NAMES.unused_s:
-                    return _shared_name(name)
-                del names[oldest]
-                self._count -= 1
-            self._count += 1
-        names[name] = now
-        while self._count > NAMES.most:
-            _, forgotten = self._names.popitem(last=False)
-            self._count -= len(forgotten)
+        passed_s, full = now - self._since_s, len(self._lately[0]) >= NAMES.most // 2
+        if full or passed_s >= NAMES.unused_s:
+            forgets_all = passed_s >= 2.0 * NAMES.unused_s
+            self._before = (set(), Counter()) if forgets_all else self._lately
+            self._lately, self._since_s = (set(), Counter()), now
+        (lately, has), (before, had) = self._lately, self._before
+        entry, address = hash((block, name)), hash(block)
+        if entry in lately:
+            return name
+        if entry in before:
+            before.remove(entry)
+            had[address] -= 1
+        elif had[address] + has[address] >= self._per_address:
+            return _shared_name(name)
+        lately.add(entry)
+        has[address] += 1
         return name
 
 

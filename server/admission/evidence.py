@@ -25,8 +25,8 @@ class EvidenceTuning:
     taken_bytes: int = 1 << 20
     #: A name that wasted a place has no evidence for this time, seconds.
     wasted_s: float = 3600.0
-    #: Names that are remembered in all.
-    most: int = 65_536
+    #: Names that are remembered in all, by their hashes: 120 bytes each.
+    most: int = 32_768
     #: Names of one prefix that may count by the age of their proof alone: proofs can be collected.
     most_by_age: int = 1024
 
@@ -40,9 +40,9 @@ class Evidence:
     def __init__(self) -> None:
         #: By client key: since when it is established, or (negative) until when a wasted place
         #: counts against it.
-        self._names: BoundedTable[str, float] = BoundedTable(EVIDENCE.most)
+        self._names: BoundedTable[int, float] = BoundedTable(EVIDENCE.most)
         #: By widest prefix: the names that counted by age in this rush.
-        self._by_age: dict[str, set[str]] = {}
+        self._by_age: dict[str, set[int]] = {}
         self._aged = 0
         self._rush_s: float | None = None
         self._waited_s = 0.0
@@ -62,8 +62,8 @@ class Evidence:
     def took(self, key: str, taken_bytes: int, wanted_bytes: int, now: float) -> None:
         """A download has received this much of what it wanted."""
         if _establishes(taken_bytes, wanted_bytes):
-            since_s = self._names.get(key, now)
-            self._names[key] = since_s if since_s >= 0.0 else now
+            since_s = self._names.get(hash(key), now)
+            self._names[hash(key)] = since_s if since_s >= 0.0 else now
 
     def left(self, key: str, taken_bytes: int, wanted_bytes: int, now: float) -> None:
         """A slot ended unused, after this many bytes."""
@@ -72,11 +72,11 @@ class Evidence:
 
     def wasted(self, key: str, now: float) -> None:
         """A place or a slot of this name passed unused."""
-        self._names[key] = -(now + EVIDENCE.wasted_s)
+        self._names[hash(key)] = -(now + EVIDENCE.wasted_s)
 
     def knows(self, client: Client, now: float) -> bool:
         """Whether this name has earned a share of its own."""
-        noted_s = self._names.get(client.key)
+        noted_s = self._names.get(hash(client.key))
         if noted_s is not None and now < -noted_s:
             return False
         since_s = client.since_s
@@ -90,13 +90,13 @@ class Evidence:
 
     def _counts_by_age(self, client: Client) -> bool:
         names = self._by_age.get(client.network[-1])
-        if names is not None and client.key in names:
+        if names is not None and hash(client.key) in names:
             return True
         if self._aged >= EVIDENCE.most or (
             names is not None and len(names) >= EVIDENCE.most_by_age
         ):
             return False
-        self._by_age.setdefault(client.network[-1], set()).add(client.key)
+        self._by_age.setdefault(client.network[-1], set()).add(hash(client.key))
         self._aged += 1
         return True
 

@@ -664,15 +664,8 @@ class Gate:
             wait = replace(wait, estimate=None)
         rep = visit.rep
         notice = Notice(
-            rep.url_path,
-            rep.size_bytes,
-            wait,
-            token,
-            waited_s,
-            closed,
-            visitor=visit.cookie,
+            rep.url_path, rep.size_bytes, wait, token, waited_s, closed, visitor=visit.cookie
         )
-
         if slowly_s > 0.0:
             self._slowed += 1
             self.parts.reactor.callLater(slowly_s, self._answer_late, visit, notice)

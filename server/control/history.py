@@ -92,26 +92,33 @@ class Arrivals:
     """First requests for large files, until they are written."""
 
     def __init__(self) -> None:
-        #: Arrivals whose repetitions are recognized.
-        self._seen: BoundedTable[tuple[str, str], ArrivalRecord] = BoundedTable(50_000)
+        #: Hashes of the clients and files of arrivals whose repetitions are recognized: those since
+        #: `_since_s`, and those of the time before.
+        self._seen: set[int] = set()
+        self._seen_before: set[int] = set()
+        self._since_s = 0.0
+        self._programs: BoundedTable[int, str] = BoundedTable(20_000)
         self._fresh: list[ArrivalRecord] = []
         self._taken: list[ArrivalRecord] = []
 
     def note(self, record: ArrivalRecord) -> None:
         """Add a request, unless the client requested the file shortly before."""
-        key = (record.client, record.file)
-        known = self._seen.get(key)
-        self._seen[key] = record
-        # Within ten minutes it is the same arrival.
-        fresh = known is None or record.at_s - known.at_s > 600.0
+        key = hash((record.client, record.file))
+        # Within ten minutes it is the same arrival, after twenty it never is.
+        passed_s = record.at_s - self._since_s
+        if passed_s > 600.0 or len(self._seen) >= 25_000:
+            self._seen_before = self._seen if passed_s <= 1200.0 else set()
+            self._seen, self._since_s = set(), record.at_s
+        fresh = key not in self._seen and key not in self._seen_before
+        self._seen.add(key)
+        self._programs[key] = record.program
         # A bound on memory: they wait for the next sample.
         if fresh and len(self._fresh) < 100_000:
             self._fresh.append(record)
 
     def program_of(self, client: str, file: str) -> str:
         """What program of a client asked for a file lately; empty where it is unknown."""
-        known = self._seen.get((client, file))
-        return known.program if known is not None else ""
+        return self._programs.get(hash((client, file)), "")
 
     def take(self) -> list[ArrivalRecord]:
         fresh, self._fresh = self._fresh, []

@@ -212,7 +212,7 @@ def network_of(address: str) -> str:
     return prefixes_of(address.removesuffix("/64"))[-1]
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4096)
 def levels_of(address: str) -> tuple[str, ...]:
     """An address (a /64 may stand for its addresses), its network, and those around it."""
     prefixes = prefixes_of(address.removesuffix("/64"))

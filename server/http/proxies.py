@@ -109,7 +109,7 @@ def _says_tls(extensions: bytes) -> bool:
     return False
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4096)
 def prefixes_of(address: str) -> tuple[str, ...]:
     """The networks that enclose an address, narrow to wide, as keys.
 
