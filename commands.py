@@ -63,6 +63,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "manual": ("client.cli.completion:manual", "The manual page of all commands."),
     "admin": ("client.admin.cli:admin", "Ask or steer a running server."),
+    "admin login-link": (
+        "server.app.cli.reset_password:login_link",
+        "Let a new browser log in during a flood of logins.",
+    ),
     "admin reset-password": (
         "server.app.cli.reset_password:reset_password",
         "Give somebody a new password, on the host.",

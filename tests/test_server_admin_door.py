@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import sqlite3
@@ -34,7 +35,7 @@ from tidegate.server.accounts.login_brake import LoginBrake
 from tidegate.server.accounts.password_reset import forget_reset, leave_reset, read_reset
 from tidegate.server.accounts.stored import Sealer
 from tidegate.server.admin.web import Answer
-from tidegate.server.app.cli.reset_password import reset_password
+from tidegate.server.app.cli.reset_password import login_link, reset_password
 from tidegate.server.control.problems import Problem
 
 WATCHER = "looks but never acts"
@@ -325,6 +326,36 @@ def test_a_browser_that_logged_in_before_waits_for_no_stranger(
     # The next one is its own, before all that came earlier.
     jobs.pop().callback(None)
     assert [answer.status for answer in waits] == [401]
+
+
+def test_a_link_from_the_host_puts_a_new_browser_before_a_flood(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    operator(site)
+    (tmp_path / "admin.key").write_bytes(site.admin.sessions.key)
+    made = CliRunner().invoke(login_link, ["--state", str(tmp_path)])
+    assert (made.exit_code, made.output[:13]) == (0, "/login?known=")
+    new, fooled = Browser(site, peer="203.0.113.7"), Browser(site, peer="203.0.113.8")
+    new.get(made.output.strip())
+    fooled.get("/login?known=" + site.admin.sessions.visitor())
+    jobs = stopped_hashing(site, monkeypatch)
+    answers: dict[str, Answer] = {}
+    for browser in [Browser(site, peer=f"{20 + one}.1.1.1") for one in range(30)] + [fooled, new]:
+        if browser not in (new, fooled):
+            browser.get("/login")
+        form = {"csrf": browser.token, "name": "admin", "password": PASSWORD}
+        call = browser.call("POST", "/login", form)
+        told = Deferred.fromCoroutine(site.admin.answer(call))
+        told.addCallback(functools.partial(answers.__setitem__, browser.peer))
+        site.reactor.advance(0.0)
+    assert answers[fooled.peer].status == 503
+    jobs.pop().callback(None)
+    site.reactor.advance(0.0)
+    jobs.pop().callback(None)
+    assert answers[new.peer].status == 401, "its hash was the second one"
+    (tmp_path / "admin.key").unlink()
+    away = CliRunner().invoke(login_link, ["--state", str(tmp_path)])
+    assert (away.exit_code, "No such file or directory" in away.output) == (4, True)
 
 
 def test_a_slash_64_is_one_client_to_the_brake_and_doubles_its_pause() -> None:

@@ -61,9 +61,6 @@ class Logins:
         self.by_key.update((session.key, session) for session in rows)
         self.sweep(now)
 
-    def _signer(self) -> Signer:
-        return Signer(self.key, salt="tidegate.admin.session", digest_method=hashlib.sha256)
-
     def begin(self, user: str, now: float) -> str:
         """A new session; returns the cookie's value."""
         self.sweep(now)
@@ -71,12 +68,12 @@ class Logins:
         session = Session(digest(ident), user, now, now)
         self.by_key[session.key] = session
         self.store.put(session)
-        return self._signer().sign(ident).decode()
+        return _signer(self.key).sign(ident).decode()
 
     def ident(self, cookie: str) -> str | None:
         """The id inside a cookie; None when the signature is not ours."""
         try:
-            return self._signer().unsign(cookie).decode()
+            return _signer(self.key).unsign(cookie).decode()
         except (BadSignature, UnicodeDecodeError):
             return None
 
@@ -120,9 +117,22 @@ class Logins:
     def form_token_fits(self, ident: str, given: str) -> bool:
         return hmac.compare_digest(self.form_token(ident).encode(), given.encode())
 
-    def visitor(self, kind: str = "v.") -> str:
-        """A signed id for the form's token before a login, or (k.) of a browser that logged in."""
-        return self._signer().sign(kind + secrets.token_urlsafe(12)).decode()
+    def visitor(self) -> str:
+        """A signed id for the form's token before a login."""
+        return _signer(self.key).sign("v." + secrets.token_urlsafe(12)).decode()
+
+    def is_known(self, browser: str) -> bool:
+        """Whether `known_browser` made this."""
+        return (self.ident(browser) or "").startswith("k.")
+
+
+def known_browser(key: bytes) -> str:
+    """A signed id of a browser whose logins come before those of strangers."""
+    return _signer(key).sign("k." + secrets.token_urlsafe(12)).decode()
+
+
+def _signer(key: bytes) -> Signer:
+    return Signer(key, salt="tidegate.admin.session", digest_method=hashlib.sha256)
 
 
 def _over(session: Session, now: float) -> bool:

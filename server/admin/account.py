@@ -23,7 +23,7 @@ from ..accounts.accounts import (
 )
 from ..accounts.hashing import Asker
 from ..accounts.oidc import TUNING, Attempts, Provider
-from ..accounts.sessions import COOKIE, LIFETIME_S
+from ..accounts.sessions import COOKIE, LIFETIME_S, known_browser
 from ..control.problems import Problem
 from ..http.proxies import prefixes_of
 from .app import VISITOR, ZONE, HandlerCall, cookie
@@ -126,7 +126,10 @@ async def login_form(ask: HandlerCall) -> Answer:
         provider=_provider_title(ask),
     )
     given = cookie(VISITOR, visitor, secure=call.secure)
-    return dataclasses.replace(page, headers=(*page.headers, given))
+    # From a link of `tidegate admin login-link`.
+    known = call.arg("known")
+    link = (_as_known(ask, known),) if sessions.is_known(known) else ()
+    return dataclasses.replace(page, headers=(*page.headers, given, *link))
 
 
 @pages.post("/login", public=True, again=login_form)
@@ -148,7 +151,7 @@ async def login(ask: HandlerCall) -> Answer:
     events.add("login", f"logged in from {place}", who=user.name)
     way = "/account" if user.must_change else way_of(call.field("next"))
     over = cookie(VISITOR, "", secure=call.secure, age_s=0)
-    known = _choice(ask, "tidegate-known", admin.sessions.visitor("k."))
+    known = _as_known(ask, known_browser(admin.sessions.key))
     return redirect(way, session_cookie(ask, user.name), over, known)
 
 
@@ -159,7 +162,7 @@ def asker_of(ask: HandlerCall, name: str) -> Asker:
     """
     brake, call = ask.admin.brake, ask.call
     has_session = call.who is not None and call.who.session is not None
-    if (ask.admin.sessions.ident(call.cookie("tidegate-known")) or "").startswith("k."):
+    if ask.admin.sessions.is_known(call.cookie("tidegate-known")):
         brake.remember(call.peer)
 
     def refuse_if_braked() -> None:
@@ -199,6 +202,10 @@ async def theme(ask: HandlerCall) -> Answer:
 def _choice(ask: HandlerCall, name: str, value: str) -> tuple[str, str]:
     """The cookie by which this browser keeps a choice for a year; an empty one is forgotten."""
     return cookie(name, value, secure=ask.call.secure, age_s=365 * 86_400 if value else 0)
+
+
+def _as_known(ask: HandlerCall, browser: str) -> tuple[str, str]:
+    return _choice(ask, "tidegate-known", browser)
 
 
 # -- the account page ------------------------------------------------------------------------

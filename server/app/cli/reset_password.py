@@ -1,4 +1,4 @@
-"""`tidegate admin reset-password`: a new password for a user who lost the old one, on the host."""
+"""On the host: a new password for a user who lost the old one, and logins before strangers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,35 @@ import click
 
 from ...accounts.accounts import check_password
 from ...accounts.password_reset import leave_reset
+from ...accounts.sessions import known_browser
 from ...control.problems import Problem
 
-
-@click.command("reset-password")
-@click.argument("name", default="admin")
-@click.option(
+_state_option = click.option(
     "--state",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     default=Path("state"),
     show_default=True,
     help="The server's state folder.",
 )
+
+
+@click.command("login-link")
+@_state_option
+def login_link(state: Path) -> None:
+    """Show a link for a new browser, whose logins then come before a flood of strangers' ones.
+
+    It opens nothing by itself. Open it at the address of the administration, and log in.
+    """
+    try:
+        click.echo(f"/login?known={known_browser((state / 'admin.key').read_bytes())}")
+    except OSError as fault:
+        click.echo(f"tidegate admin login-link: {fault.filename}: {fault.strerror}", err=True)
+        sys.exit(4)
+
+
+@click.command("reset-password")
+@click.argument("name", default="admin")
+@_state_option
 @click.password_option(help="The new password; asked for when not given.")
 def reset_password(name: str, state: Path, password: str) -> None:
     """Give NAME (admin) a new password, on the host, whether or not the server runs.
