@@ -134,8 +134,7 @@ def _nice(top: float, unit: str = "") -> float:
     if unit == "s" and top <= spans[-1]:
         return float(next(step for step in spans if step >= top * 0.999))
     power = 10.0 ** math.floor(math.log10(top))
-    steps = (1, 2, 2.5, 5, 10)
-    return float(next(step * power for step in steps if step * power >= top * 0.999))
+    return float(next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= top * 0.999))
 
 
 @dataclass(frozen=True, slots=True)

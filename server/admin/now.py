@@ -275,8 +275,7 @@ class ArrivalsOut(Shape):
 async def get_state(ask: HandlerCall) -> Answer:
     """The server at a glance."""
     snapshot, health = ask.server.gate.snapshot(), ask.server.vitals.read()
-    state = asdict(state_of(snapshot, health))
-    known = {**ask.server.vitals.figures(), **state, "now_s": ask.now}
+    known = {**ask.server.vitals.figures(), **asdict(state_of(snapshot, health)), "now_s": ask.now}
     known["totals"] = {name: value for name, value in known.items() if name.endswith("_total")}
     return json_answer(StateOut(**{name: known[name] for name in StateOut.model_fields}))
 

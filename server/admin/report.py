@@ -278,8 +278,7 @@ async def report(ask: HandlerCall, query: ReportQuery) -> Answer:
 @pages.post("/report/share", scope=Scope.FILES, again=report)
 async def report_share(ask: HandlerCall, body: ShareIn) -> Answer:
     link = await share_report(ask, body)
-    query = ReportQuery(**body.model_dump(exclude={"days"}))
-    return await _own(ask, query, link)
+    return await _own(ask, ReportQuery(**body.model_dump(exclude={"days"})), link)
 
 
 @pages.get("/report/shared/{token}", public=True)

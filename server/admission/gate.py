@@ -159,8 +159,7 @@ class Gate:
         rows = tuple(rows)
         if rows:
             # Otherwise all waiting clients would have proofs older than the rush.
-            began_s = min(row.issued_s for row in rows)
-            self.parts.evidence.resume(began_s, self.parts.wall())
+            self.parts.evidence.resume(min(row.issued_s for row in rows), self.parts.wall())
         self.leases.open(rows)
 
     def apply(self, name: str, settings: PolicySettings) -> None:
@@ -343,8 +342,7 @@ class Gate:
             return False
         if not self.parked.has_room(job.client, job.network):
             return False
-        rule = _TO_ITS_TURN.model_copy(update={"silent_s": wait.hold_s})
-        self._hold(visit, wait, rule)
+        self._hold(visit, wait, _TO_ITS_TURN.model_copy(update={"silent_s": wait.hold_s}))
         return True
 
     def _hold(self, visit: AdmissionRequest, wait: Wait, rule: ToolRule) -> ParkedRequest:
@@ -739,11 +737,9 @@ class Gate:
         """The token of this ticket, and when the ticket was issued (Unix time)."""
         if issued_s is None:
             issued_s = self.policy.issued_s(number)
-        if issued_s is None:
-            issued_s = self.now()
+        issued_s = self.now() if issued_s is None else issued_s
         issued_s += self.parts.wall_ahead_s()
-        text = write_proof(self.parts.keys, number, visit.job, visit.proof, issued_s)
-        return text, issued_s
+        return write_proof(self.parts.keys, number, visit.job, visit.proof, issued_s), issued_s
 
     def _note_issued(self, wait: Wait) -> None:
         if wait.ticket is not None and wait.ticket > self.parts.numbers.highest:

@@ -376,8 +376,7 @@ class LeaseManager:
         line.tick(now, rounds.awake, rounds.asleep_bytes)
         # A network with running and waiting downloads counts twice.
         line.wanted_by(len(self._networks) + self._parked.how_many_networks())
-        goodput = line.goodput_bytes_s()
-        self.policy.observe(goodput, line.busy, now, line.line_bytes_s, line.lines)
+        self.policy.observe(line.goodput_bytes_s(), line.busy, now, line.line_bytes_s, line.lines)
         self._seat(now)
         self._pass_time()
         for key, (download, until_s) in list(islice(self._parted.items(), LEASES.at_once)):
@@ -410,8 +409,7 @@ class LeaseManager:
                 rounds.looked(download)
                 held_back = line.held_back(download)
                 rate = download.rate.client_bytes_s(held_back)
-                reads = download.reads_bytes_s
-                progress(lease, now, download.left_bytes, rate, held_back, reads)
+                progress(lease, now, download.left_bytes, rate, held_back, download.reads_bytes_s)
                 if download.still_leaves(now):
                     self.driver.end(lease, now, None, done=False)
         line.looked(now, looked)

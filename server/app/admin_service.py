@@ -110,8 +110,7 @@ class AdminService:
 
     def parts(self) -> tuple[Part, Part]:
         """See `ServerRoom`. Starting raises `CannotStart`."""
-        operators = Part("operators", self._begin, self._end)
-        return operators, Part("admin", self._listen, self._close)
+        return Part("operators", self._begin, self._end), Part("admin", self._listen, self._close)
 
     def _begin(self) -> None:
         self._pool.start()

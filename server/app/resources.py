@@ -62,8 +62,7 @@ def small_files_bytes(asked_bytes: int | None, processes: int) -> int:
     """The memory for small files in one of `processes`; `asked_bytes` None: by the machine."""
     if asked_bytes is not None:
         return asked_bytes // processes
-    most = min(256 << 20, _usable_bytes() // 64)
-    return max(32 << 20, most // processes)
+    return max(32 << 20, min(256 << 20, _usable_bytes() // 64) // processes)
 
 
 def _usable_bytes() -> int:

@@ -46,8 +46,7 @@ class StateRoom:
         self._lock: LockKeeper | None = None
         self._keeper: KeyKeeper | None = None
         if cluster is None:
-            lock = lock_state(config.state)
-            self._lock = LockKeeper(reactor, config.state, lock, _end_process)
+            self._lock = LockKeeper(reactor, config.state, lock_state(config.state), _end_process)
             file, rotate_s = config.state / "keys.json", config.keys_rotate_s
             self.keys = load_keys(file, now(), rotate_s)
             self._keeper = KeyKeeper(reactor, now, file, rotate_s, use_keys, keys_lost)

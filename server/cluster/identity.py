@@ -39,8 +39,7 @@ def make_identity(now: float) -> NodeIdentity:
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     # A name of its own: an issuer is looked for by its name.
-    own = f"tidegate cluster {serial:040x}"
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, own)])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"tidegate cluster {serial:040x}")])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -417,8 +417,7 @@ class Leader:
     def start(self, gathered: Callable[[], None]) -> None:
         """Wait for nodes from now on; `gathered` hears when they are here, or waited for enough."""
         self._gathered = gathered
-        now = self._reactor.seconds()
-        self.nodes.miss(self.awaited | self.lost, now)
+        self.nodes.miss(self.awaited | self.lost, self._reactor.seconds())
         self._gather_call = self._reactor.callLater(GATHER_S, self._open)
         self._timer.start()
 

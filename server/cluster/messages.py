@@ -93,8 +93,7 @@ def wire_ticket(row: TicketRow) -> WireTicket:
 
 def ticket_row(ticket: WireTicket, now: float) -> TicketRow:
     """A node's ticket, at the leader; `now` is Unix time."""
-    fields = msgspec.structs.asdict(ticket)
-    return TicketRow(**fields, state=TicketState.WAITING, changed_s=now)
+    return TicketRow(**msgspec.structs.asdict(ticket), state=TicketState.WAITING, changed_s=now)
 
 
 # -- messages of a node -------------------------------------------------------------------------

@@ -197,8 +197,7 @@ class History:
         stored = await ask(self._store, lambda s: read_arrivals(s, since_s, limit * 10))
         found = list(dict.fromkeys((*stored, *self._arrivals.lately())))
         if len(found) > limit:
-            chosen = sorted(self._thin.sample(range(len(found)), limit))
-            found = [found[index] for index in chosen]
+            found = [found[index] for index in sorted(self._thin.sample(range(len(found)), limit))]
         return sorted([*found, *await self._small_ones(since_s)], key=lambda a: a.at_s)
 
     async def _small_ones(self, since_s: float) -> list[ArrivalRecord]:
@@ -239,6 +238,5 @@ class History:
             self._write_usage(now)
             self._store.note(lambda connection: thin(connection, now, _RATES))
         if self._taken % 720 == 1:
-            kept_s = self._kept_s
-            self._store.note(lambda connection: forget_tickets(connection, now - 2 * kept_s))
+            self._store.note(lambda connection: forget_tickets(connection, now - 2 * self._kept_s))
             self._store.note(lambda connection: forget(connection, now))

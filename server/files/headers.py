@@ -47,8 +47,7 @@ class RepresentationHeaders:
         if want is not None and parse_want_digest(want.decode("latin-1")).get("sha-256", 1) <= 0:
             digests = None
         lines = b"".join(self.block(rep, mtime_s, digests)).splitlines()
-        pairs = (line.partition(b": ") for line in lines)
-        return [(name, value) for name, _, value in pairs]
+        return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
 
     def block(
         self, rep: Representation, mtime_s: int, digests: FileDigests | None

@@ -47,8 +47,7 @@ def _query_of(request: Request) -> dict[str, list[str]]:
 
 
 def _iso(unix_s: float) -> str:
-    at = datetime.datetime.fromtimestamp(int(unix_s), datetime.UTC)
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.datetime.fromtimestamp(int(unix_s), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _href(entry: DirectoryEntry) -> str:

@@ -212,8 +212,7 @@ class GeneratedFiles:
 
         def answer(digests: FileDigests) -> None:
             origin = request.origin.decode("latin-1")
-            described = self._described(origin, parts[:-1], parts[-1], digests)
-            self._answer(request, *encode(described))
+            self._answer(request, *encode(self._described(origin, parts[:-1], parts[-1], digests)))
 
         self._wait(request, self._catalog.want(file), answer)
 

@@ -58,8 +58,7 @@ def _moved(folder: bytes, query: bytes | None) -> tuple[int, str, str, list[Head
     """What `Request.refuse` says of a folder whose address lacks its slash."""
     location = folder + (b"?" + query if query else b"")
     code = "moved"
-    detail = "This is a directory; its address ends in a slash."
-    return 301, code, detail, [(b"Location", location)]
+    return 301, code, "This is a directory; its address ends in a slash.", [(b"Location", location)]
 
 
 class Site:

@@ -94,9 +94,7 @@ def read_socket_name(words: Sequence[str]) -> SocketName | None:
         return None
     client, mover = parse_address(words[0]), parse_address(words[2])
     ports = int(words[1]), int(words[3])
-    if client is None or mover is None or max(ports) > 0xFFFF:
-        return None
-    if (":" in client) != (":" in mover):
+    if client is None or mover is None or max(ports) > 0xFFFF or (":" in client) != (":" in mover):
         return None
     return SocketName(client, ports[0], mover, ports[1])
 

@@ -341,8 +341,7 @@ class Publisher:
         if thorough:
             self._store.sweep(keep)
         elif stale:
-            gone = (entry for path in stale for entry in ManifestFile(path))
-            self._store.drop(gone, keep)
+            self._store.drop((entry for path in stale for entry in ManifestFile(path)), keep)
         for path in (*stale, *self._state.glob("update-*")):
             path.unlink(missing_ok=True)
 

@@ -64,8 +64,7 @@ class Registry:
     def admit(self, mirrors: Mapping[str, Admitted]) -> None:
         """Replace the list of admitted mirrors. Reports of others are forgotten at once."""
         self._admitted = dict(mirrors)
-        kept = {key: one for key, one in self._reports.items() if key[0] in self._admitted}
-        self._reports = kept
+        self._reports = {key: one for key, one in self._reports.items() if key[0] in self._admitted}
 
     def secret_of(self, name: str) -> str | None:
         mirror = self._admitted.get(name)
@@ -89,8 +88,7 @@ class Registry:
 
     def standings(self, now: float) -> list[MirrorStanding]:
         """All mirrors that reported within a day, by name."""
-        kept = self._reports.items()
-        self._reports = {key: one for key, one in kept if now - one[1] <= FORGET_S}
+        self._reports = {key: one for key, one in self._reports.items() if now - one[1] <= FORGET_S}
         return [self._standing(key, now) for key in sorted(self._reports)]
 
     def _standing(self, key: tuple[str, str], now: float) -> MirrorStanding:

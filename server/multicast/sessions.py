@@ -133,8 +133,7 @@ class Sessions:
 
         They do not depend on the code, so that hashes can be made before it is chosen.
         """
-        group = str(self.settings.group_network()[1])
-        mtu = interface_mtu(self._interface, group)
+        mtu = interface_mtu(self._interface, str(self.settings.group_network()[1]))
         symbol_bytes = self.settings.symbol_bytes(PAYLOAD_OFFSET, mtu)
         return BlockLayout(size_bytes, symbol_bytes, block_symbols_for(symbol_bytes))
 

@@ -182,8 +182,7 @@ class MulticastSwitch:
                     held.request.abort()
         cancel(self._call)
         if decided.succeeded and self.hot.wake_at < float("inf"):
-            wait_s = max(0.001, self.hot.wake_at - now)
-            self._call = self._reactor.callLater(wait_s, self._settle)
+            self._call = self._reactor.callLater(max(0.001, self.hot.wake_at - now), self._settle)
 
     def _begin(self, key: str, waiting: list[_Held], needed: int) -> int | None:
         """The running or a new session for these requests; None if none is possible."""

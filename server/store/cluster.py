@@ -106,8 +106,7 @@ def campaign(
 
 def read_seat(connection: Connection) -> Seat:
     """The present leader, or the last one."""
-    row = connection.execute(select(LEASE.c.epoch, LEASE.c.holder, LEASE.c.place)).one()
-    return Seat(*row)
+    return Seat(*connection.execute(select(LEASE.c.epoch, LEASE.c.holder, LEASE.c.place)).one())
 
 
 def renew(connection: Connection, epoch: int, lease_s: float, now_s: float | None = None) -> Seat:

@@ -88,8 +88,7 @@ def read_binned(
     """
     wished_s = (until_s - since_s) / points
     # A span of an hour may be longer by a rounding of its ends.
-    span_s = round(until_s - since_s)
-    finest = next((r for r, kept_s in KEPT_S.items() if span_s <= kept_s), HOUR)
+    finest = next((r for r, kept_s in KEPT_S.items() if round(until_s - since_s) <= kept_s), HOUR)
     coarsest = max((r for r in KEPT_S if finest <= r <= 2 * wished_s), default=finest)
     width_s = max(wished_s, float(coarsest) or SAMPLE_S)
     steps = max(1, round((until_s - since_s) / width_s))

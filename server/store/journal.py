@@ -83,8 +83,7 @@ def _read_journal(connection: Connection) -> JournalState:
     # Sorted here: the index returns the rows state by state, each in order.
     rows = tuple(sorted(_tickets(found), key=itemgetter(0)))
     over = connection.scalars(select(TICKETS.c.number).where(_OVER)).all()
-    counted = select(COUNTERS.c.value).where(COUNTERS.c.name == _NUMBERS)
-    promised = connection.scalar(counted) or 1
+    promised = connection.scalar(select(COUNTERS.c.value).where(COUNTERS.c.name == _NUMBERS)) or 1
     own = bisect_left(rows, ELSEWHERE, key=itemgetter(0))
     highest = max(
         rows[own - 1].number if own else 0, max((one for one in over if one < ELSEWHERE), default=0)

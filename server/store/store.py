@@ -375,8 +375,7 @@ class Store:
                 # Reported before: everything waits to be written already.
                 return
             self.log.error("{fault}; what the server knows is written anew.", fault=fault)
-            works = self._memory()
-            self._musts = [*works, *self._musts]
+            self._musts = [*self._memory(), *self._musts]
             self._renew = True
             self._schedule()
 

@@ -84,8 +84,7 @@ def restore(source: Path, file: Path | None, state: str | None) -> None:
 
     Tickets issued after the backup stay valid, and keep their places.
     """
-    config = load_or_fail(file, flags_of({"state": state}))[1].config
-    folder = config.state
+    folder = load_or_fail(file, flags_of({"state": state}))[1].config.state
     if folder.exists() and any(folder.iterdir()):
         _fail(f"{folder} is not empty; move it away first, so that nothing of it is lost.")
     try:
