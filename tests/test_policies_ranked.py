@@ -69,34 +69,3 @@ def test_a_walk_passes_whole_blocks() -> None:
         line.add(0.0, number, 1.0)
     for start in (0, 1023, 1024, 1025, 4999, 5000, 9000):
         assert list(line.numbers_from(start)) == list(range(start, 5000))
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 6), max_size=20), max_size=8),
-    st.lists(st.integers(0, 99), max_size=30),
-)
-def test_entries_added_together_stand_as_those_added_one_by_one(
-    batches: list[list[int]], taken: list[int]
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tidegate.policies.queue.ranked, "_FULL", 4)
-        together, singly = RankedList(), RankedList()
-        number, out = 0, iter(taken)
-        for batch in batches:
-            numbers = list(range(number, number + len(batch)))
-            number += len(batch)
-            together.add_all([float(key) for key in batch], numbers, [key * 10 for key in batch])
-            for key, one in zip(batch, numbers, strict=True):
-                singly.add(float(key), one, key * 10)
-            entries = dict(zip(numbers, batch, strict=True))
-            if entries and (pick := next(out, None)) is not None:
-                gone = numbers[pick % len(numbers)]
-                together.remove(float(entries[gone]), gone)
-                singly.remove(float(entries[gone]), gone)
-            assert list(together) == list(singly)
-            assert together.first() == singly.first()
-            assert (len(together), together.total_bytes) == (len(singly), singly.total_bytes)
-            for key in range(8):
-                for probe in ((float(key), 0), (float(key), number // 2), (float(key), number)):
-                    assert together.rank(*probe) == singly.rank(*probe)
-                    assert together.bytes_before(*probe) == singly.bytes_before(*probe)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 _FULL = 1024
 
@@ -18,10 +18,14 @@ _FULL = 1024
 class _Block:
     __slots__ = ("keys", "numbers", "sizes")
 
-    def __init__(self) -> None:
-        self.keys = array("d")
-        self.numbers = array("q")
-        self.sizes = array("d")
+    def __init__(
+        self, keys: Iterable[float] = (), numbers: Iterable[int] = (), sizes: Iterable[float] = ()
+    ) -> None:
+        self.keys, self.numbers, self.sizes = (
+            array("d", keys),
+            array("q", numbers),
+            array("d", sizes),
+        )
 
     def find(self, key: float, number: int) -> int:
         keys = self.keys
@@ -30,12 +34,10 @@ class _Block:
             return low
         return bisect_left(self.numbers, number, low, bisect_right(keys, key, low))
 
-    def split(self) -> _Block:
-        other, half = _Block(), len(self.keys) // 2
-        other.keys, self.keys = self.keys[half:], self.keys[:half]
-        other.numbers, self.numbers = self.numbers[half:], self.numbers[:half]
-        other.sizes, self.sizes = self.sizes[half:], self.sizes[:half]
-        return other
+    def halves(self) -> list[_Block]:
+        half = len(self.keys) // 2
+        parts = slice(half), slice(half, None)
+        return [_Block(self.keys[one], self.numbers[one], self.sizes[one]) for one in parts]
 
 
 class RankedList:
@@ -73,15 +75,13 @@ class RankedList:
 
     def add(self, key: float, number: int, size_bytes: float) -> None:
         """Put an entry in its place."""
-        lasts = self._lasts
-        at = bisect_left(lasts, (key, number))
+        lasts, entry = self._lasts, (key, number)
+        at = bisect_left(lasts, entry)
+        # At the tail, where most tickets go, full blocks stay full.
+        if at == len(lasts) and at and self._counts[-1] < _FULL:
+            at -= 1
         if at == len(lasts):
-            # At the tail, where most tickets go, full blocks stay full.
-            if not lasts or self._counts[-1] >= _FULL:
-                self._insert_block(at, _Block(), (key, number))
-            else:
-                at -= 1
-            lasts[at] = (key, number)
+            self._replace(at, at, [_Block()])
         block = self._blocks[at]
         inside = block.find(key, number)
         block.keys.insert(inside, key)
@@ -91,61 +91,40 @@ class RankedList:
         self._bytes[at] += size_bytes
         self.count += 1
         self.total_bytes += size_bytes
+        if inside == self._counts[at] - 1:
+            lasts[at] = entry
         if self._counts[at] > _FULL:
-            other = block.split()
-            last = lasts[at]
-            lasts[at] = (block.keys[-1], block.numbers[-1])
-            self._counts[at] = len(block.keys)
-            self._bytes[at] = sum(block.sizes)
-            self._insert_block(at + 1, other, last)
-            self._counts[at + 1] = len(other.keys)
-            self._bytes[at + 1] = sum(other.sizes)
-
-    def add_all(
-        self, keys: Sequence[float], numbers: Sequence[int], sizes: Sequence[float]
-    ) -> None:
-        """Put entries in their places, those after the last one by whole blocks; numbers ascend."""
-        order = sorted(range(len(keys)), key=keys.__getitem__)
-        tail = 0
-        if self._lasts:
-            last = self._lasts[-1]
-            tail = bisect_left(order, last, key=lambda at: (keys[at], numbers[at]))
-        for at in order[:tail]:
-            self.add(keys[at], numbers[at], sizes[at])
-        rest = order[tail:]
-        start = 0
-        while start < len(rest):
-            if not self._blocks or self._counts[-1] >= _FULL:
-                self._insert_block(len(self._blocks), _Block(), (0.0, 0))
-            block, some = self._blocks[-1], rest[start : start + _FULL - self._counts[-1]]
-            block.keys.extend([keys[at] for at in some])
-            block.numbers.extend([numbers[at] for at in some])
-            block.sizes.extend([sizes[at] for at in some])
-            size_bytes, count = sum([sizes[at] for at in some]), len(some)
-            start += count
-            self._lasts[-1] = (block.keys[-1], block.numbers[-1])
-            self._counts[-1] += count
-            self._bytes[-1] += size_bytes
-            self.count += count
-            self.total_bytes += size_bytes
+            self._replace(at, at + 1, block.halves())
 
     def remove(self, key: float, number: int) -> None:
         """Take an entry out. Raises KeyError when it is not in the line."""
-        at, inside = self._locate(key, number)
+        at = bisect_left(self._lasts, (key, number))
+        if at == len(self._lasts):
+            raise KeyError(number)
         block = self._blocks[at]
+        inside = block.find(key, number)
+        if block.numbers[inside] != number:
+            raise KeyError(number)
         size_bytes = block.sizes.pop(inside)
         block.keys.pop(inside)
         block.numbers.pop(inside)
         self._counts[at] -= 1
         self._bytes[at] -= size_bytes
         self.count -= 1
-        self.total_bytes -= size_bytes
+        self.total_bytes = self.total_bytes - size_bytes if self.count else 0.0
         if not block.keys:
-            del self._blocks[at], self._lasts[at], self._counts[at], self._bytes[at]
-            if not self._blocks:
-                self.total_bytes = 0.0
+            self._replace(at, at + 1, [])
         elif inside == len(block.keys):
             self._lasts[at] = (block.keys[-1], block.numbers[-1])
+
+    def _replace(self, start: int, stop: int, blocks: list[_Block]) -> None:
+        """Put these in the place of those blocks."""
+        self._blocks[start:stop] = blocks
+        self._lasts[start:stop] = [
+            (one.keys[-1], one.numbers[-1]) if one.keys else (0.0, 0) for one in blocks
+        ]
+        self._counts[start:stop] = [len(one.keys) for one in blocks]
+        self._bytes[start:stop] = [sum(one.sizes) for one in blocks]
 
     def rank(self, key: float, number: int) -> int:
         """How many entries are before this one (in the line or not)."""
@@ -162,18 +141,3 @@ class RankedList:
         block = self._blocks[at]
         inside = block.find(key, number)
         return sum(self._bytes[:at], 0.0) + sum(block.sizes[:inside], 0.0)
-
-    def _locate(self, key: float, number: int) -> tuple[int, int]:
-        at = bisect_left(self._lasts, (key, number))
-        if at < len(self._lasts):
-            block = self._blocks[at]
-            inside = block.find(key, number)
-            if inside < len(block.numbers) and block.numbers[inside] == number:
-                return at, inside
-        raise KeyError(number)
-
-    def _insert_block(self, at: int, block: _Block, last: tuple[float, int]) -> None:
-        self._blocks.insert(at, block)
-        self._lasts.insert(at, last)
-        self._counts.insert(at, 0)
-        self._bytes.insert(at, 0.0)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import itemgetter
 
@@ -68,7 +68,8 @@ class TicketQueue:
         #: What the order counts of each ticket of this network.
         self.handicap: Callable[[str], Handicap] = lambda network: NO_HANDICAP
         self.ended: BoundedTable[int, TicketRow] = BoundedTable(_REMEMBERED)
-        self._index: dict[str, int | tuple[int, ...]] = {}
+        #: Rows of the places that each client holds.
+        self._index: dict[str, tuple[int, ...]] = {}
         self._changed: dict[int, TicketRow | None] | None = None
 
     def __len__(self) -> int:
@@ -102,24 +103,10 @@ class TicketQueue:
         for book in (self.here, self.here_on, self.front, self.back):
             book.clear()
         for row in queued:
-            if table.key[row] != -math.inf:
-                table.key[row] = self._key_of(row)
+            first = table.key[row] == -math.inf
+            self._put(row, -math.inf if first else self._key_of(row))
             self._count(row, True)
-            if table.present[row]:
-                self._comes(row)
-        self._line_up(queued)
         return True
-
-    def _line_up(self, rows: Sequence[int]) -> None:
-        """Put many tickets in their places, by the keys that they have; their numbers ascend."""
-        table = self.table
-        for entries, is_ready in ((self.ready, True), (self.line, False)):
-            own = [row for row in rows if (table.state[row] == READY) == is_ready]
-            entries.add_all(
-                [table.key[row] for row in own],
-                [table.number[row] for row in own],
-                [table.remaining[row] for row in own],
-            )
 
     def turn(self, row: int) -> float:
         """Where this ticket stands among the numbers: its own, if a leader gave it."""
@@ -275,18 +262,15 @@ class TicketQueue:
 
     def find(self, client: str, file: str) -> int | None:
         """The row of the place that this client holds for this file."""
-        rows = self._index.get(client)
-        if rows is None:
-            return None
-        for row in (rows,) if isinstance(rows, int) else rows:
-            if self.table.file[row] == file:
+        files = self.table.file
+        for row in self._index.get(client, ()):
+            if files[row] == file:
                 return row
         return None
 
     def held_by(self, client: str) -> int:
         """How many places this client holds."""
-        rows = self._index.get(client)
-        return 0 if rows is None else 1 if isinstance(rows, int) else len(rows)
+        return len(self._index.get(client, ()))
 
     def issue(self, job: Job, remaining_bytes: int, now: float) -> int:
         """Give the job the next number and a place in the wait list; returns its row.
@@ -343,7 +327,6 @@ class TicketQueue:
         known, ended, turns = table.rows, self.ended, self._times_of_issue
         ordered = sorted(tickets, key=itemgetter(0))
         table.reserve(len(ordered))
-        restored: list[int] = []
         for ticket in ordered:
             number, client, file, size, left, weight, issued_s, state, lost_s = ticket[:9]
             polls, early, word, network, back = ticket[9:]
@@ -374,21 +357,15 @@ class TicketQueue:
                 self._serve(key)
                 table.state[row] = READY
                 self.keep_until(row, ready_until_s - now + lost_s)
-            table.key[row] = key
+            self._put(row, key)
             self._hold(row)
-            restored.append(row)
         own = bisect_left(ordered, ELSEWHERE, key=itemgetter(0))
         if own:
             self.next_number = max(self.next_number, ordered[own - 1].number + 1)
-        self._line_up(restored)
 
     def _hold(self, row: int) -> None:
         client = self.table.client[row]
-        held = self._index.get(client)
-        if held is None:
-            self._index[client] = row
-        else:
-            self._index[client] = (held, row) if isinstance(held, int) else (*held, row)
+        self._index[client] = (*self._index.get(client, ()), row)
         self._count(row, True)
 
     # -- moving on -----------------------------------------------------------------------------
@@ -547,12 +524,9 @@ class TicketQueue:
         self._take(row)
         self.keep_until(row, math.inf)
         client = table.client[row]
-        held = self._index[client]
-        if isinstance(held, int):
-            del self._index[client]
-        else:
-            rest = tuple(other for other in held if other != row)
-            self._index[client] = rest[0] if len(rest) == 1 else rest
+        rest = tuple([other for other in self._index.pop(client) if other != row])
+        if rest:
+            self._index[client] = rest
 
     def _take(self, row: int) -> None:
         table = self.table
