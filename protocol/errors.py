@@ -38,10 +38,19 @@ class BadRange(ProtocolError):
 
 
 class BadToken(ProtocolError):
-    """A ticket or pass is forged, expired, foreign or replayed; `code` says which."""
+    """A ticket or pass is forged, expired, foreign or replayed; `code` says which.
+
+    `key` names its key where the reader lacks that one. With status 503 it may be good.
+    """
 
     status = 403
     code = "bad-ticket"
+
+    def __init__(
+        self, message: str, *, status: int | None = None, code: str | None = None, key: str = ""
+    ) -> None:
+        super().__init__(message, status=status, code=code)
+        self.key = key
 
 
 class BadManifest(ProtocolError):

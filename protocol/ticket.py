@@ -128,51 +128,44 @@ class Pass:
 
 
 class KeyRing:
-    """The keys of one server, newest first. The newest signs; all are accepted."""
+    """The keys of one server. The first signs; all are accepted.
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    Until `complete_until_s` (Unix time) the ring has each key that may have signed a token. Later
+    a token with an unknown key is not called forged.
+    """
+
+    def __init__(self, keys: Sequence[Key], complete_until_s: float = math.inf) -> None:
         if not keys:
             raise ValueError("a key ring needs at least one key")
         if len({key.name for key in keys}) != len(keys):
             raise ValueError("two keys of one ring have the same name")
-        self._newest = keys[0].name
-        #: The second part of each new token, see `is_newest`.
-        self._signed_with = f".{self._newest}."
+        self._complete_until_s = complete_until_s
+        self._first = keys[0].name
+        #: The second part of each new token, see `is_current`.
+        self._signed_with = f".{self._first}."
         self._secrets = {key.name: _signing_secret(key.secret) for key in keys}
         self._signers = {name: _Signatures(secret) for name, secret in self._secrets.items()}
         #: Verified tickets by token, address and file: a waiting client sends its token repeatedly.
         self._proven: dict[tuple[str, str, str], Ticket] = {}
 
     def derived(self) -> tuple[tuple[str, bytes], ...]:
-        """The derived secrets, newest first, for `from_derived` in another process."""
+        """The derived secrets in order, for `from_derived` in another process."""
         return tuple(self._secrets.items())
 
     @classmethod
     def from_derived(cls, secrets: Sequence[tuple[str, bytes]]) -> KeyRing:
-        """The ring with these `derived` secrets. Raises ValueError when they are not valid."""
-        ring = cls([Key(name, secret) for name, secret in secrets])
+        """The ring with these `derived` secrets, never complete. Raises ValueError for bad ones."""
+        ring = cls([Key(name, secret) for name, secret in secrets], -math.inf)
         ring._secrets = dict(secrets)
         ring._signers = {name: _Signatures(secret) for name, secret in secrets}
         return ring
 
     def write_ticket(self, ticket: Ticket) -> str:
         """The token for a ticket. Raises ValueError for fields out of bounds."""
-        _check_numbers(ticket.number, ticket.size_bytes, ticket.remaining_bytes)
-        _check_class(ticket.priority_class, ticket.weight)
-        if not _NAME.fullmatch(ticket.name):
-            raise ValueError(f"client name {ticket.name!r}: use 1 to 32 of A-Z a-z 0-9 _ -")
-        if not math.isfinite(ticket.issued_s):
-            raise ValueError("issued_s must be finite")
-        body = _TICKET.pack(
-            ticket.number,
-            ticket.size_bytes,
-            ticket.remaining_bytes,
-            ticket.weight,
-            ticket.issued_s,
-            _tag(ticket.address),
-            _tag(ticket.file),
-            len(ticket.name),
-        )
+        _check_ticket(ticket)
+        numbers = (ticket.number, ticket.size_bytes, ticket.remaining_bytes)
+        tags = (_tag(ticket.address), _tag(ticket.file), len(ticket.name))
+        body = _TICKET.pack(*numbers, ticket.weight, ticket.issued_s, *tags)
         return self._sign("t2", body + (ticket.name + ticket.priority_class).encode("ascii"))
 
     def read_ticket(
@@ -181,11 +174,11 @@ class KeyRing:
         """The ticket in `token`, verified for this address and file.
 
         Raises BadToken: ticket-forged (not made by us, or damaged), ticket-foreign (of another
-        address or file), ticket-expired (issued more than `max_age_s` ago).
+        address or file), ticket-expired (issued more than `max_age_s` ago), no-leader.
         """
         known = self._proven.get((token, address, file))
         if known is None:
-            known = self._prove(token, address, file)
+            known = self._prove(token, address, file, now)
             if len(self._proven) >= TOKENS.proven:
                 self._proven.clear()
             self._proven[token, address, file] = known
@@ -195,43 +188,27 @@ class KeyRing:
             )
         return known
 
-    def _prove(self, token: str, address: str, file: str) -> Ticket:
-        body = self._unsign("t2", token, code="ticket-forged")
+    def _prove(self, token: str, address: str, file: str, now: float) -> Ticket:
+        body = self._unsign("t2", token, "ticket-forged", now)
         # Bounds a client name and a priority class.
         if not _TICKET.size <= len(body) <= _TICKET.size + 2 * 32:
             raise _forged(code="ticket-forged")
         fields = _TICKET.unpack_from(body)
         number, size_bytes, remaining_bytes, weight, issued_s, address_tag, file_tag, cut = fields
+        numbers = (size_bytes, remaining_bytes, weight, issued_s)
         try:
             names = body[_TICKET.size :].decode("ascii")
-            name, priority_class = names[:cut], names[cut:]
-            _check_numbers(number, size_bytes, remaining_bytes)
-            _check_class(priority_class, weight)
+            ticket = Ticket(number, address, names[:cut], file, *numbers, names[cut:])
+            _check_ticket(ticket)
         except ValueError as error:
             raise _forged(code="ticket-forged") from error
-        if not (_NAME.fullmatch(name) and math.isfinite(issued_s)):
-            raise _forged(code="ticket-forged")
-        if not hmac.compare_digest(file_tag, _tag(file)):
-            raise BadToken(
-                "This ticket is for another file; ask without it for one of your own.",
-                code="ticket-foreign",
-            )
+        foreign = "" if hmac.compare_digest(file_tag, _tag(file)) else "is for another file"
         if not hmac.compare_digest(address_tag, _tag(address)):
-            raise BadToken(
-                "This ticket was issued to another address; ask without it for one of your own.",
-                code="ticket-foreign",
-            )
-        return Ticket(
-            number,
-            address,
-            name,
-            file,
-            size_bytes,
-            remaining_bytes,
-            weight,
-            issued_s,
-            priority_class,
-        )
+            foreign = foreign or "was issued to another address"
+        if foreign:
+            text = f"This ticket {foreign}; ask without it for one of your own."
+            raise BadToken(text, code="ticket-foreign")
+        return ticket
 
     def write_visitor(self, visitor: ReturningVisitor) -> str:
         """The token for a visitor. Raises ValueError for fields out of bounds."""
@@ -241,7 +218,7 @@ class KeyRing:
 
     def read_visitor(self, token: str) -> ReturningVisitor:
         """The visitor in `token`. Raises BadToken with visitor-forged."""
-        body = self._unsign("v1", token, code="visitor-forged")
+        body = self._unsign("v1", token, "visitor-forged")
         if len(body) != _VISITOR.size:
             raise _forged(code="visitor-forged")
         issued_s, ident = _VISITOR.unpack(body)
@@ -249,8 +226,8 @@ class KeyRing:
             raise _forged(code="visitor-forged")
         return ReturningVisitor(ident, issued_s)
 
-    def is_newest(self, token: str) -> bool:
-        """Whether a token was signed with the newest key. Others end when their key is removed."""
+    def is_current(self, token: str) -> bool:
+        """Whether a token was signed with the first key. Others end when their key is removed."""
         return token.startswith(self._signed_with, 2)
 
     def write_pass(self, permit: Pass) -> str:
@@ -267,12 +244,12 @@ class KeyRing:
         ]
         return self._sign("p1", json.dumps(fields, separators=(",", ":")).encode())
 
-    def read_pass(self, token: str) -> Pass:
+    def read_pass(self, token: str, now: float) -> Pass:
         """The pass in `token`. `Pass.check` says whether it is valid for a file now.
 
-        Raises BadToken with pass-forged.
+        Raises BadToken with pass-forged or no-leader.
         """
-        body = self._unsign("p1", token, code="pass-forged")
+        body = self._unsign("p1", token, "pass-forged", now)
         try:
             permit = Pass(*json.loads(body))
             _check_pass(permit)
@@ -282,18 +259,23 @@ class KeyRing:
 
     def _sign(self, kind: str, body: bytes) -> str:
         payload = base64.urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
-        text = f"{kind}.{self._newest}.{payload}"
-        token = f"{text}.{self._signers[self._newest].of(text)}"
+        text = f"{kind}.{self._first}.{payload}"
+        token = f"{text}.{self._signers[self._first].of(text)}"
         assert len(token) <= TOKENS.token_length
         return token
 
-    def _unsign(self, kind: str, token: str, code: str) -> bytes:
+    def _unsign(self, kind: str, token: str, code: str, now: float = -math.inf) -> bytes:
         match = _SHAPE.fullmatch(token) if len(token) <= TOKENS.token_length else None
         if match is None or match[1] != kind:
             raise _forged(code)
         signer = self._signers.get(match[2])
+        if signer is None:
+            if now < self._complete_until_s:
+                raise BadToken(str(_forged(code)), code=code, key=match[2])
+            text = "The queue is being restarted and keeps every place; ask again in a moment."
+            raise BadToken(text, status=503, code="no-leader", key=match[2])
         # The signatures are compared as text: a token has exactly one spelling.
-        if signer is None or not hmac.compare_digest(signer.of(token.rpartition(".")[0]), match[4]):
+        if not hmac.compare_digest(signer.of(token.rpartition(".")[0]), match[4]):
             raise _forged(code)
         payload = match[3]
         try:
@@ -342,10 +324,15 @@ def _forged(code: str) -> BadToken:
     return BadToken(f"This {what} was not issued by this server, or it is damaged.", code=code)
 
 
-def _check_numbers(*numbers: int) -> None:
-    for number in numbers:
+def _check_ticket(ticket: Ticket) -> None:
+    for number in (ticket.number, ticket.size_bytes, ticket.remaining_bytes):
         if not 0 <= number <= TOKENS.largest:
             raise ValueError("numbers of a ticket must be from 0 to 2**63 - 1")
+    _check_class(ticket.priority_class, ticket.weight)
+    if not _NAME.fullmatch(ticket.name):
+        raise ValueError(f"client name {ticket.name!r}: use 1 to 32 of A-Z a-z 0-9 _ -")
+    if not math.isfinite(ticket.issued_s):
+        raise ValueError("issued_s must be finite")
 
 
 def _check_class(priority_class: str, weight: float) -> None:

@@ -110,7 +110,7 @@ READERS: dict[str, Reader] = {
     "remaining": lambda data: client_keys.find_remaining({b"tidegate-remaining": data}, 9),
     "read_ticket": lambda data: KEYS.read_ticket(data.decode("latin-1"), "a", "/f", 0.0),
     "read_visitor": lambda data: KEYS.read_visitor(data.decode("latin-1")),
-    "read_pass": lambda data: KEYS.read_pass(data.decode("latin-1")),
+    "read_pass": lambda data: KEYS.read_pass(data.decode("latin-1"), 0.0),
     "x-forwarded-for": from_proxy("x-forwarded-for"),
     "forwarded": from_proxy("forwarded"),
     "x-real-ip": from_proxy("x-real-ip"),

@@ -281,11 +281,11 @@ def test_a_leader_that_was_stopped_finds_another_in_its_place_and_follows(
 
 
 def _renew_keys(machines: Machines) -> None:
-    """A new certificate that is shown at once by who knows it, and a new key for tickets."""
+    """A new certificate and a new key for tickets, which all machines use as soon as they read."""
     long_ago = time.time() - 7200.0
     fresh = {
         "links": Secret("fresh", make_identity(long_ago).pem, long_ago),
-        "tickets": Secret("fresh", secrets.token_hex(32), time.time()),
+        "tickets": Secret("fresh", secrets.token_hex(32), long_ago),
     }
     with machines.database.begin() as session:
         for kind, secret in fresh.items():

@@ -19,7 +19,7 @@ from tests.databases import journal_makers, journals, postgres
 from tests.fakes import BIG, FakeConnection, House, admits, representation
 from tidegate.policies.contract import ELSEWHERE, Admit, Job, TicketState
 from tidegate.protocol.manifest import FileDigests
-from tidegate.protocol.ticket import Pass
+from tidegate.protocol.ticket import Key, KeyRing, Pass
 from tidegate.server.accounts.accounts import digest
 from tidegate.server.accounts.sessions import shows_one_of
 from tidegate.server.admission.actions import QueueActions
@@ -539,6 +539,34 @@ def test_tickets_of_a_node_without_a_leader_have_a_place_by_their_time_at_the_ne
     # Those numbers are none of a leader's: it goes on with its own.
     assert house.gate.parts.numbers.highest < ELSEWHERE
     assert numbers[-1] < ELSEWHERE
+
+
+@pytest.mark.parametrize("shows", ["ticket", "pass"])
+def test_a_node_without_a_leader_calls_no_proof_forged_whose_key_it_has_not_read(
+    shows: str,
+) -> None:
+    """A client that a new leader answered comes to a node that is cut off from it."""
+    house = FleetHouse(slots=1)
+    house.ask_at(0, "192.0.2.1")
+    _led_by_nobody(house)
+    _new_leader(house, slots=1, join_all=False)
+    house.gate.use_keys(KeyRing([Key("k2", bytes(32)), Key("k1", b"0123456789abcdef")]))
+    join(house.clock, house.leader, house.fleet[1])
+    house.wait(GATHER_S + 0.5)
+    house.ask_at(1, "192.0.2.3")
+    given = house.ask_at(1, "192.0.2.2")
+    assert (given.connection.status, given.token.split(".")[1]) == (503, "k2")
+    permit = Pass("", "gold", 4.0, "/*", 0.0, 4e9, 9)
+    proof = {"token": given.token}
+    if shows == "pass":
+        proof = {"tidegate_pass": house.gate.parts.passes.issue(permit, 0.0)[0]}
+    cut_off = house.ask_at(0, "192.0.2.2", **proof)
+    assert (cut_off.connection.status, cut_off.connection.fields["retry-after"]) == (503, "2")
+    assert b"no-leader" in cut_off.connection.body
+    damaged = house.ask_at(0, "192.0.2.2", token=given.token.replace(".k2.", ".k1."))
+    assert b"ticket-forged" in damaged.connection.body
+    back = house.ask_at(1, "192.0.2.2", token=given.token)
+    assert (back.connection.status, back.token) == (503, given.token)
 
 
 def test_a_ticket_of_a_lost_leader_that_was_shown_to_a_node_is_handed_over_too() -> None:

@@ -762,7 +762,7 @@ def test_a_pass_counts_downloads_and_not_visits() -> None:
 
 def test_revoked_foreign_and_expired_passes_are_refused() -> None:
     house = House()
-    serial = house.passes.keys.read_pass(token := issue_pass(house)).serial
+    serial = house.passes.keys.read_pass(token := issue_pass(house), START_S).serial
     assert house.passes.revoke(serial)
     for text, code in (
         (token, "pass-revoked"),

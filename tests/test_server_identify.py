@@ -190,7 +190,7 @@ def test_a_cookie_of_an_old_key_is_given_anew_with_its_age() -> None:
     again = clients.identify(back, newer, None, browser=True)
     assert again.key == first.key
     assert again.since_s == 100.0
-    assert newer.is_newest(again.cookie or "")
+    assert newer.is_current(again.cookie or "")
     [(_, same)] = clients.greet(back, KEYS)
     assert same.startswith(f"tidegate-visitor={first.cookie};".encode())
     assert b"Max-Age=2592000" in same, "a visit renews it for 30 days"

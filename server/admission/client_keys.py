@@ -120,14 +120,12 @@ class Clients:
         self, request: Request, keys: KeyRing, browser: bool
     ) -> tuple[ReturningVisitor | None, str | None]:
         """The visitor, new for a new browser, and the cookie for its answer."""
-        visitor: ReturningVisitor | None = None
-        token = read_cookie(request.headers, VISITOR_COOKIE)
-        if token is not None:
-            visitor = self._read_visitor(_text(token), keys)
-            if visitor is not None and keys.is_newest(_text(token)):
-                return visitor, _text(token) if browser else None
+        token = _text(read_cookie(request.headers, VISITOR_COOKIE) or b"")
+        visitor = self._read_visitor(token, keys) if token else None
         if not browser:
             return visitor, None
+        if visitor is not None and keys.is_current(token):
+            return visitor, token
         visitor = visitor or ReturningVisitor(secrets.token_bytes(8), self._now())
         return visitor, keys.write_visitor(visitor)
 

@@ -85,7 +85,7 @@ def write_proof(keys: KeyRing, number: int, job: Job, proof: Proof, issued_s: fl
         and shown.priority_class == proof.priority_class
         and shown.file == job.file
         and client_key(shown.address, shown.name) == job.client
-        and keys.is_newest(proof.token)
+        and keys.is_current(proof.token)
     ):
         # A new signature would say the same.
         return proof.token

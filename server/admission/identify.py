@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from twisted.logger import Logger
+
 from ...policies.contract import Job, Wait
 from ...protocol.errors import BadToken
 from ..files.transfer import BodyPlan, Representation, StartBody
@@ -23,6 +25,8 @@ from .responses import Notice
 from .rules import NOTHING as NO_RULE
 from .rules import Verdict
 
+_log = Logger()
+
 
 class Identifier:
     """Receives requests for the gate, and decides who may see what (`transfer.Visibility`).
@@ -36,6 +40,7 @@ class Identifier:
         self.parts = parts
         self.blocked = BlockList(parts.wall)
         self.forged_total = 0
+        self._told_of_key = False
         self._holds = holds
         self._small_below = small_below
 
@@ -128,7 +133,14 @@ class Identifier:
 
     def _refuse_token(self, request: Request, error: BadToken) -> None:
         self.forged_total += error.code.endswith("forged")
-        self.parts.waiting.refuse(request, error.status, error.code, str(error), afresh=True)
+        if error.key and not self._told_of_key:
+            self._told_of_key = True
+            known = ", ".join(name for name, _ in self.parts.keys.derived())
+            text = "A ticket or pass is signed with the key {key}, not with one of {known}: {code}."
+            _log.warn(text, key=error.key, known=known, code=error.code)
+        again_s = 2.0 if error.status == 503 else None
+        told = (error.status, error.code, str(error))
+        self.parts.waiting.refuse(request, *told, retry_after_s=again_s, afresh=not again_s)
 
     def register(self, request: Request, rep: Representation) -> bool:
         """See `transfer.Visibility`: enter the client for the draw of the release."""

@@ -39,8 +39,7 @@ class PassBook:
         self._begun: BoundedTable[tuple[str, str], str] = BoundedTable(200_000)
 
     def load(self, records: Iterable[PassRecord]) -> None:
-        for record in records:
-            self._records[record.serial] = record
+        self._records |= {record.serial: record for record in records}
 
     def records(self) -> list[PassRecord]:
         """All known passes, newest first."""
@@ -56,7 +55,7 @@ class PassBook:
 
     def read(self, token: str, path: str, now: float) -> Grant:
         """What a token grants for this path now. Raises `BadToken` with the reason."""
-        permit = self.keys.read_pass(token)
+        permit = self.keys.read_pass(token, now)
         if not self._judges:
             return Grant(permit, "", 1.0)
         record = self._records.get(permit.serial)

@@ -14,8 +14,8 @@ from ...protocol.ticket import Key, KeyRing
 from ..http.clock import Clock, Repeat
 from .config import CannotStart, start_fault
 
-#: Old keys stay good for reading this long after a newer one took over.
-OVERLAP_S = 30 * 86_400.0
+#: Old keys stay good for reading this long after a newer one was made: an hour before it signs.
+OVERLAP_S = 31 * 86_400.0
 #: Keys and when they were made.
 Entries = list[tuple[Key, float]]
 
@@ -49,7 +49,22 @@ def renewed(entries: Entries, now: float, rotate_after_s: float | None = None) -
 
 def read_keys(path: Path) -> Entries:
     """The keys in a file, newest first; none if it is not there. Raises `CannotStart`."""
-    return _read(path) if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        if path.stat().st_mode & 0o077:
+            raise CannotStart(f"{path} can be read by others; run chmod 600 {path}.")
+        entries = [
+            (Key(entry["name"], bytes.fromhex(entry["secret"])), float(entry["made_s"]))
+            for entry in json.loads(path.read_text("ascii"))
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CannotStart(
+            f"The keys in {path} cannot be read ({reason}); put a backup in its place, or move the "
+            "file away: tickets and passes that were given out are worthless then."
+        ) from error
+    return sorted(entries, key=lambda entry: -entry[1])
 
 
 class KeyKeeper:
@@ -112,23 +127,6 @@ class KeyKeeper:
             if told != self._last_fault:
                 self._last_fault = told
                 self.log.error("The keys stay as they were: {fault}", fault=told)
-
-
-def _read(path: Path) -> Entries:
-    try:
-        if path.stat().st_mode & 0o077:
-            raise CannotStart(f"{path} can be read by others; run chmod 600 {path}.")
-        entries = [
-            (Key(entry["name"], bytes.fromhex(entry["secret"])), float(entry["made_s"]))
-            for entry in json.loads(path.read_text("ascii"))
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CannotStart(
-            f"The keys in {path} cannot be read ({reason}); put a backup in its place, or move the "
-            "file away: tickets and passes that were given out are worthless then."
-        ) from error
-    return sorted(entries, key=lambda entry: -entry[1])
 
 
 def _write(path: Path, entries: Entries) -> None:

@@ -119,7 +119,9 @@ class Machine:
     def begin(self) -> None:
         """Accept nodes and campaign. Raises `CannotStart`."""
         config = self._loaded.config
-        host, number = _address(config)
+        host, number = address_towards(config.cluster or ""), 0
+        if config.cluster_address is not None:
+            host, number = split_address(config.cluster_address)
         try:
             self._port = self._reactor.listenTCP(
                 number, self._tls.around(self._door), interface=host
@@ -194,7 +196,9 @@ class Machine:
             host, port = split_address(seat.place)
             self._followed = seat.holder
             self._tell_nodes(seat.epoch, host, port)
-            self._follow(seat.holder)
+            self.log.info("{leader} leads.", leader=seat.holder)
+            self._open_relay()
+            self._introduce(list(self._fleet.urls))
 
     def _lead(self, epoch: int) -> None:
         self.log.info("This machine leads (epoch {epoch}).", epoch=epoch)
@@ -265,11 +269,6 @@ class Machine:
 
     # -- following -----------------------------------------------------------------------------
 
-    def _follow(self, leader: str) -> None:
-        self.log.info("{leader} leads.", leader=leader)
-        self._open_relay()
-        self._introduce(list(self._fleet.urls))
-
     def _open_relay(self) -> None:
         """Relay requests to this machine's admin page."""
         if self._relay is None:
@@ -338,10 +337,3 @@ class Machine:
         for url in urls:
             click.echo(f"ready {url}")
         sys.stdout.flush()
-
-
-def _address(config: ServerConfig) -> tuple[str, int]:
-    """The address at which other machines reach this one."""
-    if config.cluster_address is not None:
-        return split_address(config.cluster_address)
-    return address_towards(config.cluster or ""), 0

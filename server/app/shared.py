@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...protocol.disk.durable import write_whole
 from ...protocol.ticket import Key, KeyRing
-from ..cluster.identity import NodeIdentity, make_identity
+from ..cluster.identity import SETTLED_S, NodeIdentity, make_identity, settled
 from ..store.cluster import Secret, read_secrets, take_turns, write_secrets
 from ..store.database import Database
 from .keys import Entries, read_keys, renewed, session_key
@@ -52,8 +52,13 @@ def open_shared(database: Database, state: Path, now: float, rotate_after_s: flo
             for kind, rows in fresh.items():
                 if rows != found[kind]:
                     write_secrets(session, kind, rows)
+    # A key signs once every machine has read it. So for half as long a ring has each key that may
+    # have signed, where clocks differ by less than that.
+    tickets = _entries(fresh[_Kind.TICKETS])
+    signs_s = settled([made_s for _, made_s in tickets], now)
+    tickets.sort(key=lambda entry: entry[1] != signs_s)
     return Shared(
-        KeyRing([key for key, _ in _entries(fresh[_Kind.TICKETS])]),
+        KeyRing([key for key, _ in tickets], now + SETTLED_S / 2),
         tuple(NodeIdentity(one.text, one.made_s) for one in fresh[_Kind.LINKS]),
         bytes.fromhex(fresh[_Kind.ADMIN][-1].text),
     )

@@ -147,10 +147,7 @@ class Workers:
         """
         self._terminating = True
         self._due.clear()
-        if self._clustered:
-            self._stop_nodes()
-            return
-        leader = self._running.get(LEADER)
+        leader = None if self._clustered else self._running.get(LEADER)
         if leader is not None:
             os.kill(leader.pid, signal.SIGTERM)
         else:

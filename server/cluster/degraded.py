@@ -21,8 +21,6 @@ from ..admission.gateparts import AdmissionRequest
 from ..http.request import Request
 from .messages import Terms, WireTicket, wire_ticket
 
-#: Retry-After of requests that only a leader can answer, in seconds. A leader returns within 2 s.
-RETRY_S = 2
 #: Builds a gate with this policy; its ticket numbers begin with the last argument.
 MakeGate = Callable[[Terms, PolicySettings, int], Gate]
 
@@ -33,7 +31,7 @@ def no_leader(request: Request) -> None:
         503,
         "no-leader",
         "The queue is being restarted and keeps every place; ask again in a moment.",
-        [(b"Retry-After", b"%d" % RETRY_S)],
+        [(b"Retry-After", b"2")],  # A leader returns within 2 s.
     )
 
 

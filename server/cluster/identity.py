@@ -8,7 +8,7 @@ machine accepts a renewed one before another shows it.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,16 +62,14 @@ def make_identity(now: float) -> NodeIdentity:
     )
 
 
-def shown(identities: Sequence[NodeIdentity], now: float) -> NodeIdentity:
-    """The one that is shown: the newest that all have read.
+#: Every machine has read a shared key of this age, in seconds: they read them every ten minutes.
+SETTLED_S = 3600.0
 
-    Every machine has read one that is an hour old. A younger one is accepted, and shown only where
-    there is no older one.
-    """
-    settled = [one for one in identities if one.made_s <= now - 3600.0]
-    if settled:
-        return max(settled, key=lambda one: one.made_s)
-    return min(identities, key=lambda one: one.made_s)
+
+def settled(made_s: Collection[float], now: float) -> float:
+    """When the key was made that is used: the newest that all have read, else the oldest."""
+    read = [one_s for one_s in made_s if one_s <= now - SETTLED_S]
+    return max(read) if read else min(made_s)
 
 
 @implementer(IOpenSSLClientConnectionCreator, IOpenSSLServerConnectionCreator)
@@ -87,7 +85,9 @@ class MutualTls:
         trusted: list[Any] = [
             ssl.Certificate.loadPEM(one.pem.encode("ascii")) for one in identities
         ]
-        mine: Any = pem.loadPEM(shown(identities, now).pem)  # type: ignore[no-untyped-call]
+        shown_s = settled([one.made_s for one in identities], now)
+        shown = next(one for one in identities if one.made_s == shown_s)
+        mine: Any = pem.loadPEM(shown.pem)  # type: ignore[no-untyped-call]
         self._context: Any = mine.options(*trusted).getContext()
 
     def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:

@@ -28,6 +28,10 @@ WITHOUT_ORACLE: Mapping[str, Mapping[str, str]] = {
     "PROTOCOL.md": {
         "| `Tidegate-Wait: ticket` |": "what a client says",
         "One that began while nobody waited has none": "a definition",
+        "Any other says `503 no-leader`, and the client keeps its ticket.": (
+            "tests/test_server_cluster_identity.py::"
+            "test_no_state_of_the_keys_makes_a_good_ticket_forged"
+        ),
         "Asking is never an early visit.": (
             "tests/test_server_gate.py::"
             "test_a_page_that_watches_and_goes_keeps_the_return_that_it_was_told"
@@ -90,6 +94,10 @@ WITHOUT_ORACLE: Mapping[str, Mapping[str, str]] = {
         "| `--bandwidth`, `--slots` |": (
             "tests/test_server_cluster.py::"
             "test_the_machine_of_a_lost_leader_keeps_its_share_for_a_while_under_the_next"
+        ),
+        "- A ticket or pass whose key the node has not read": (
+            "tests/test_server_cluster.py::"
+            "test_a_node_without_a_leader_calls_no_proof_forged_whose_key_it_has_not_read"
         ),
         "A database that a cluster has used keeps its own keys.": (
             "tests/test_e2e_cluster.py::test_servers_with_and_without_cluster_refuse_each_other"
