@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_loadtest_sim_cli import few_clients
+from tidegate.loadtest.sim import sight
 from tidegate.loadtest.sim.cli import simulate
 from tidegate.loadtest.sim.conditions import Conditions, CongestionWindow, NetworkPath
 from tidegate.loadtest.sim.engine import Engine
@@ -17,6 +20,7 @@ from tidegate.loadtest.sim.metrics import columns
 from tidegate.loadtest.sim.outcome import DOWNLOAD_FIELDS
 from tidegate.loadtest.sim.scenario import Scenario
 from tidegate.loadtest.workloads import File, Visitor, Workload
+from tidegate.policies.bottleneck import Bottleneck, LineOrders
 
 __all__ = ["few_clients"]
 
@@ -114,6 +118,41 @@ def test_a_longer_path_makes_nobody_faster(policy: str) -> None:
         means.append(sum(ended["ended_s"]) - sum(ended["asked_s"]))
     assert means == sorted(means)
     assert means[-1] > 1.05 * means[0]
+
+
+def test_no_more_stands_before_the_line_than_windows_let_go() -> None:
+    """The queue filled at once, which held all windows back: a sixth of a wide line was lost."""
+    visitors = tuple(
+        Visitor(f"c{n}", 0.0, math.inf, (File(f"f{n}", 4_000_000 * (1 + n % 7)),))
+        for n in range(12)
+    )
+    workload, means = Workload("wide", 0, visitors, 32e6), []
+    for queue_bytes in (0, 1_000_000):
+        network = NetworkPath((0.02,), queue_bytes, largest_window_bytes=64 * 1024)
+        tally = Scenario("ps", network=network).simulate(workload)
+        means.append(statistics.fmean(columns(tally.downloads, DOWNLOAD_FIELDS)["ended_s"]))
+    assert means[1] <= 1.02 * means[0]
+
+
+@pytest.mark.parametrize("queue_bytes", [0, 240_000])
+def test_a_full_queue_loses_packets_and_sockets_do_not(
+    queue_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: list[float] = []
+
+    class Watched(Bottleneck):
+        def observe(self, *seen: Any) -> LineOrders:
+            lost.append(sum(sample.lossy for sample in seen[-1]) / max(1, len(seen[-1])))
+            return super().observe(*seen)
+
+    monkeypatch.setattr(sight, "Bottleneck", Watched)
+    visitors = tuple(Visitor(f"c{n}", n / 60, 1e6, (File(f"f{n}", 1_000_000),)) for n in range(60))
+    network = NetworkPath((0.02,), queue_bytes)
+    Scenario("fair", network=network, tells_bandwidth=False).simulate(
+        Workload("burst", 0, visitors, 4e6)
+    )
+    assert (max(lost) >= 0.5) is bool(queue_bytes)
+    assert lost[-1] == 0.0
 
 
 @pytest.mark.usefixtures("few_clients")

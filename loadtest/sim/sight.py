@@ -15,7 +15,7 @@ from ...policies.bottleneck import Bottleneck, LineOrders, Sample
 from ...policies.contract import FULL_PART
 from ...policies.max_min import Flow, SharedLink
 from ...policies.reading import ReadingPace, RunningRate
-from .conditions import Conditions
+from .conditions import Conditions, CongestionWindow
 from .outcome import SimClient
 
 
@@ -60,7 +60,8 @@ class Sight:
         link, most = self._link, self._conditions.socket_bytes
         network = self._conditions.network
         if network is not None and network.queue_bytes:
-            self._sockets_bytes = float(network.queue_bytes) if flows else 0.0
+            beyond = sum([_beyond_path(flow, link.rate(flow)) for flow in flows.values()])
+            self._sockets_bytes = min(float(network.queue_bytes), beyond)
         else:
             self._sockets_bytes = sum([min(most, link.remaining(flow)) for flow in flows.values()])
         stands = 0.0
@@ -131,9 +132,11 @@ class Sight:
         if line_bytes_s != self._line_bytes_s:
             self._line_bytes_s = line_bytes_s
             self._cap(self.orders)
+        network = self._conditions.network
         if self._bottleneck is not None:
             samples, busy, ceil = [], self.busy, math.ceil
             flying = self._standing_bytes
+            drops = network is not None and 0 < network.queue_bytes <= flying
             looks = link.looks(flows.values())
             for (lease, flow), (remaining, rate) in zip(flows.items(), looks, strict=True):
                 left = ceil(remaining)
@@ -143,7 +146,8 @@ class Sight:
                 window = flow.payload.window
                 trip_s = 0.0 if window is None else window.rtt_s
                 flying += rate * trip_s
-                samples.append(Sample(lease, -left, left, stuck, shut, False, grows, trip_s))
+                lossy = drops and rate < flow.cap_bytes_s
+                samples.append(Sample(lease, -left, left, stuck, shut, lossy, grows, trip_s))
             acked = int(link.delivered_bytes)
             self._cap(self._bottleneck.observe(now, acked, int(flying), busy, samples))
         self._weigh_whole()
@@ -191,6 +195,14 @@ class Sight:
         # A window is shut when a client's kernel holds this part of what it takes.
         shut = stuck and client.unread >= 0.95 * self._conditions.reader_bytes
         return self._paces[lease].look(now, -math.ceil(remaining), shut)
+
+
+def _beyond_path(flow: Flow, rate_bytes_s: float) -> float:
+    """What its window lets it send beyond what is on its way, unless its client takes no more."""
+    window: CongestionWindow | None = flow.payload.window
+    if window is None or flow.cap_bytes_s <= rate_bytes_s < 0.99 * window.rate_bytes_s():
+        return 0.0
+    return max(0.0, window.window_bytes - rate_bytes_s * window.rtt_s)
 
 
 def _in_slow_start(flow: Flow, rate_bytes_s: float) -> bool:
