@@ -216,10 +216,10 @@ class Capacity:
 
     def speed(self, lease: Lease) -> float:
         """What this client can take, as far as known; never more than the link."""
-        cap = lease.cap_bytes_s
+        cap, typical = lease.cap_bytes_s, self.typical_client_bytes_s
         most = self.rate_of(lease.line) if self.lines else self.rate_bytes_s
-        if cap == math.inf:
-            cap = self.typical_client_bytes_s
+        if cap == math.inf or (lease.cap_is_floor and cap < typical):
+            cap = typical
         return cap if cap < most else most
 
     def measured(
