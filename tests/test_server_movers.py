@@ -53,7 +53,7 @@ from tidegate.server.gate.inet_diag import (
 )
 from tidegate.server.gate.line import MoverLine
 from tidegate.server.gate.movers import mover_tag, read_mover
-from tidegate.server.gate.moves import TUNING, MovedBody, MovedOn, Moves
+from tidegate.server.gate.moves import TUNING, MoveCounts, MovedBody, MovedOn, Moves
 from tidegate.server.gate.posted_log import PostedLog, read_secret
 from tidegate.server.gate.reports import (
     EndReport,
@@ -62,6 +62,7 @@ from tidegate.server.gate.reports import (
     read_posted,
     read_report,
 )
+from tidegate.server.gate.room import GateRoom
 from tidegate.server.gate.snippets import CONFIGURED, SnippetTerms, snippet
 from tidegate.server.http.answers import Header
 from tidegate.server.http.proxies import TrustedProxies
@@ -1156,3 +1157,14 @@ def test_a_body_that_is_found_again_has_its_slot_and_answers_nothing(
     after.moves.receive(EndReport(body.lease, 200, rep.size_bytes, True))
     after.house.clock.advance(1)
     assert not after.house.gate.downloads
+
+
+@pytest.mark.parametrize(("address", "told"), [("127.0.0.1", "unix:/run/x"), ("192.0.2.1", "")])
+def test_only_this_machine_is_told_where_a_mover_reports(address: str, told: str) -> None:
+    class NoMoves(list[str]):
+        counts = MoveCounts()
+
+    room: Any = SimpleNamespace(moves=NoMoves(), place="unix:/run/x", _origin=None, _diag=None)
+    connection = FakeConnection(address)
+    GateRoom.answer(room, Request(connection, b"GET", b"/-/gate", {}))  # type: ignore[arg-type]
+    assert json.loads(connection.body)["report"] == told

@@ -197,6 +197,6 @@ def _judge(
         waited_s += 0.5
     yield Step(
         False,
-        f"No end was reported: {reports_of(mover, before['report'])}. Slots come back by the "
-        "sockets alone.",
+        f"No end was reported: {reports_of(mover, before['report'] or 'of its --report')}. "
+        "Slots come back by the sockets alone.",
     )

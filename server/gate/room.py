@@ -168,7 +168,8 @@ class GateRoom:
         told = {
             **asdict(self.moves.counts),
             "moving": len(self.moves),
-            "report": self.place,
+            # A path of this machine is no stranger's business.
+            "report": self.place if request.client_address in ("", "127.0.0.1", "::1") else "",
             "client": request.client_address,
             "trusted": request.by_proxy,
             "mover": where.mover if where is not None else "",
