@@ -287,6 +287,7 @@ def test_words_count_one_and_none() -> None:
         "Simulated with the same 30 downloads: 60 s in the mean from arrival to the last byte "
         "here, 2 min with nginx, where all share the line at once.",
     ]
+    assert Beside(30, 160.0, 185.0, 0, 0).spans == ("160 s", "185 s"), "both are 3 min"
 
 
 @pytest.mark.parametrize(

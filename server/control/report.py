@@ -98,6 +98,13 @@ class Beside:
     left_here: int
     left_nginx: int
 
+    @property
+    def spans(self) -> tuple[str, str]:
+        """Both means in words, by the second where they would read the same."""
+        here, nginx = format_duration(self.here_s), format_duration(self.nginx_s)
+        seconds = f"{self.here_s:,.0f} s", f"{self.nginx_s:,.0f} s"
+        return seconds if here == nginx else (here, nginx)
+
 
 class Reports:
     """Makes reports, one at a time. A report is kept for a while: browsers load it every 3 s."""
@@ -209,7 +216,7 @@ def sentences(report: Report, beside: Beside | None, moment: Callable[[float], s
 
 
 def _comparison(beside: Beside) -> str:
-    here, nginx = format_duration(beside.here_s), format_duration(beside.nginx_s)
+    here, nginx = beside.spans
     told = (
         f"Simulated with the same {beside.downloads:,} downloads: {here} in the mean from arrival "
         f"to the last byte here, {nginx} with nginx, where all share the line at once."
