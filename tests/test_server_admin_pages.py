@@ -1144,6 +1144,7 @@ def test_the_waiting_page_takes_words_and_a_picture(site: Site, browser: Browser
     kept = "your place is kept"
     shown = {state: browser.text(f"/waiting/preview?state={state}") for state in STATES}
     assert [state for state in STATES if kept in shown[state]] == ["waiting", "ready", "closed"]
+    assert "as many entries" not in shown["pre-queue"], "most visitors are in the draw"
     usual = browser.get("/waiting/preview").body
     assert browser.get("/waiting/preview?state=nonsense").body == usual
     assert browser.get("/api/v1/waiting-page/preview?state=nonsense").status == 422

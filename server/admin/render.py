@@ -27,9 +27,7 @@ def clock(at_s: float, zone: tzinfo = UTC) -> str:
 
 
 def moment(at_s: float | None, zone: tzinfo = UTC) -> str:
-    if at_s is None:
-        return "–"
-    return datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%d %H:%M:%S")
+    return "–" if at_s is None else datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def stamp(at_s: float) -> str:

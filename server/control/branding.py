@@ -186,6 +186,7 @@ class Branding:
             waited_s=300.0,
             closed=state == "closed",
             opens_s=5400.0 if state == "pre-queue" else None,
+            entry="preview" if state == "pre-queue" else "",
         )
         self._apply(look or self.look)
         try:

@@ -502,10 +502,8 @@ class HttpConnection:
                 # TLS must be offered the same bytes again; `keep` offers pieces of this size.
                 head, body = head + body, b""
                 sent = self.socket.send(head if len(head) <= PIECE_BYTES else head[:PIECE_BYTES])
-            elif body:
-                sent = self.socket.sendmsg((head, body))
             else:
-                sent = self.socket.send(head, flags)
+                sent = self.socket.sendmsg((head, body)) if body else self.socket.send(head, flags)
         except BLOCKED:
             sent = 0
         except OSError:
@@ -649,12 +647,9 @@ class HttpConnection:
         if self.factory.draining:
             # A client that was not told would meet the end with its next request.
             request.keep_alive = False
+        framing = b"Transfer-Encoding: chunked\r\n" if self._chunked else b""
         if length is not None:
             framing = b"Content-Length: %d\r\n" % length
-        elif self._chunked:
-            framing = b"Transfer-Encoding: chunked\r\n"
-        else:
-            framing = b""
         if not request.keep_alive:
             framing += b"Connection: close\r\n"
         elif request.http10:

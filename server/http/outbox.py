@@ -40,8 +40,7 @@ class Outbox:
 
     def add(self, data: bytes | memoryview) -> None:
         view = memoryview(data)
-        for start in range(0, len(view), PIECE_BYTES):
-            self._pieces.append(view[start : start + PIECE_BYTES])
+        self._pieces.extend(view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))
 
     def flush(self, push: Callable[[memoryview], int]) -> bool:
         """Push until all is out or the socket is full; whether a piece was finished.
