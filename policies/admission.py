@@ -272,23 +272,19 @@ class AdmissionPolicy:
         if self.queue.ready.count or self.queue.line.count:
             return False
         if not self._spare_known:
-            self._look_for_room(now)
+            self._report_immediate_starts(now)
+            self._spare_known = True
+            self._spare_slots, self._spare_bytes_s = 0, 0.0
+            unsure = self.state.closed or self.pool.doubted or self.crowds.rule
+            # Without a leader others have to be shown where each download stands.
+            if not unsure and self.queue.next_number < ELSEWHERE:
+                self._spare_slots, self._spare_bytes_s = self.policy.spare(now)
         if self._spare_slots <= 0 or self._spare_bytes_s <= 0.0:
             return False
         if not self._room.network_shares:
             return True
         # What a crowd may not use shows in its slots, so these are counted at once.
         return not self.crowds.holds_newcomer(job.stranger_network, now)
-
-    def _look_for_room(self, now: float) -> None:
-        self._report_immediate_starts(now)
-        self._spare_known = True
-        self._spare_slots, self._spare_bytes_s = 0, 0.0
-        if self.state.closed or self.pool.doubted or self.crowds.rule:
-            return
-        # Without a leader others have to be shown where each download stands.
-        if self.queue.next_number < ELSEWHERE:
-            self._spare_slots, self._spare_bytes_s = self.policy.spare(now)
 
     def _report_immediate_starts(self, now: float) -> None:
         """Tell the policy about downloads that started without a ticket."""
@@ -1239,18 +1235,9 @@ class AdmissionPolicy:
                 for row in rows
             ]
         until_s = now + self.settings.ticket_ttl_s
-        apart: list[TicketRow] = []
-        of: set[int | tuple[str, str]] = set()
         for row in rows:
-            whose = row.client, row.file
-            if whose in of or row.number in of or queue.find(*whose) is not None:
-                # Which of the two stays is decided before any other comes.
-                queue.restore(apart, now, until_s, self.is_large)
-                apart, of = [], set()
-                self._make_room(row, now)
-            apart.append(row)
-            of.update((row.number, whose))
-        queue.restore(apart, now, until_s, self.is_large)
+            self._make_room(row, now)
+            queue.restore(row, now, until_s, self.is_large)
         # The journal does not have the returns that clients were told.
         self.state.told_before_until_s = now + longest_return_s(self.settings)
         for one in rows:
@@ -1269,10 +1256,8 @@ class AdmissionPolicy:
 
         So the younger one goes, unless its client shows that one.
         """
-        if ticket.number in self.queue.table.rows:
-            return
         row, table = self.queue.find(ticket.client, ticket.file), self.queue.table
-        if row is None or (table.polls[row] and not ticket.polls):
+        if row is None or ticket.number in table.rows or (table.polls[row] and not ticket.polls):
             return
         if table.issued_s[row] >= ticket.issued_s:
             self._end_ticket(row, TicketState.WITHDRAWN, now)

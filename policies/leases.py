@@ -136,7 +136,7 @@ class LeasePool:
         #: Whether a download that runs can be paused; another program that sends it cannot do that.
         self.can_pause = can_pause
         self.leases: dict[int, Lease] = {}
-        #: Slots of large leases that most likely are not used, see `policies.laws.first_use`.
+        #: Slots of large leases that most likely are not used, see `policies.laws.reputation`.
         self.doubted = 0
         self._by_key: dict[tuple[str, str], Lease] = {}
         self._idle: list[tuple[float, int]] = []

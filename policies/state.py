@@ -9,8 +9,7 @@ from .capacity import Capacity
 from .estimate.estimator import Estimator
 from .estimate.newcomers import Newcomers
 from .laws.crowds import Crowds
-from .laws.first_use import FirstUses
-from .laws.reputation import Delivered, Reputation
+from .laws.reputation import Delivered, FirstUses, Reputation
 from .leases import LeasePool
 from .network_order import NetworkOrder
 from .queue.tickets import TicketQueue

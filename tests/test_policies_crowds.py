@@ -478,7 +478,7 @@ def test_a_crowd_owes_until_a_client_of_a_network_that_does_not_uses_a_slot() ->
     crowds, queue = counted.crowds, counted.queue
     # The first was given its number elsewhere, and came before the second.
     row = TicketRow(ELSEWHERE + 1, "e", "/f", SIZE, SIZE, 1.0, -1.0, TicketState.WAITING, 0.0)
-    queue.restore([row._replace(network="a")], 0.0, 9.0, lambda size: True)
+    queue.restore(row._replace(network="a"), 0.0, 9.0, lambda size: True)
     first, second = queue.table.rows[ELSEWHERE + 1], counted.ticket("a")
     assert not queue.stands_back(first)
     crowds.owe("a")

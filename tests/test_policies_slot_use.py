@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tidegate.policies.contract import Job, TicketState
 from tidegate.policies.hooks import AdmissionView, Policy
-from tidegate.policies.laws.first_use import FirstUses
+from tidegate.policies.laws.reputation import FirstUses
 from tidegate.policies.laws.slot_use import SlotUse, was_used
 from tidegate.policies.leases import Lease
 from tidegate.policies.room import Room

@@ -16,6 +16,11 @@ def _row(number: int, issued_s: float, state: TicketState = TicketState.WAITING)
     return TicketRow(number, f"c{number}", "/f", 10**6, 10**6, 1.0, issued_s, state, issued_s)
 
 
+def _restore(queue: TicketQueue, rows: list[TicketRow], now: float) -> None:
+    for row in sorted(rows):
+        queue.restore(row, now, now + 501.0, lambda size: True)
+
+
 @given(
     own=st.lists(st.integers(0, 400), min_size=1, max_size=30).map(sorted),
     others=st.lists(st.integers(0, 500), max_size=20),
@@ -28,7 +33,7 @@ def test_every_ticket_stands_by_its_time_whenever_it_is_shown(
 ) -> None:
     queue = TicketQueue()
     elsewhere = [_row(ELSEWHERE + n, at / 8.0) for n, at in enumerate(others)]
-    queue.restore(elsewhere[:seen_first], 0.0, 1.0, lambda size: True)
+    _restore(queue, elsewhere[:seen_first], 0.0)
     for n, at in enumerate(own):
         # A new leader leaves a gap in the numbers.
         queue.next_number += jump * (n == len(own) // 2)
@@ -36,9 +41,9 @@ def test_every_ticket_stands_by_its_time_whenever_it_is_shown(
         if n == between:
             # Shown before the next number is given: those of that moment at the latest.
             early = [row for row in elsewhere[seen_first:] if row.issued_s < at / 8.0]
-            queue.restore(early, at / 8.0, 501.0, lambda size: True)
+            _restore(queue, early, at / 8.0)
     for row in elsewhere[seen_first:]:
-        queue.restore([row], 500.0, 501.0, lambda size: True)
+        _restore(queue, [row], 500.0)
     times = [row.issued_s for row in queue.queue()]
     late = {row.number for row in elsewhere[:seen_first]}
     known = [row.issued_s for row in queue.queue() if row.number not in late]
@@ -53,9 +58,9 @@ def test_the_next_queue_has_the_same_order_also_without_what_is_over() -> None:
     queue = TicketQueue()
     rows = [_row(n, 10.0 + n / 16.0) for n in range(1, 8)]
     rows.append(_row(ELSEWHERE + 1, 10.0 + 4.5 / 16.0))
-    queue.restore(rows, 20.0, 30.0, lambda size: True)
+    _restore(queue, rows, 20.0)
     following = TicketQueue()
-    following.restore(rows[2:], 20.0, 30.0, lambda size: True)
+    _restore(following, rows[2:], 20.0)
     order = [row.number for row in queue.queue()]
     assert order == [1, 2, 3, 4, ELSEWHERE + 1, 5, 6, 7]
     assert [row.number for row in following.queue()] == order[2:]
@@ -74,7 +79,7 @@ def test_who_goes_first_after_a_restart_has_no_crowd_before_it() -> None:
     """It was counted as standing far before the head, and its client was told an error."""
     queue = TicketQueue()
     waiting = [_row(n, 1.0) for n in range(1, 9)]
-    queue.restore([*waiting, _row(9, 1.0, TicketState.STARTED)], 2.0, 60.0, lambda size: True)
+    _restore(queue, [*waiting, _row(9, 1.0, TicketState.STARTED)], 2.0)
     for number in range(3, 9):
         queue.stand_back(queue.table.rows[number])
     first = queue.table.rows[9]
@@ -97,7 +102,7 @@ def test_what_the_ready_want_before_each_is_never_of_a_moment_before(
             queue.issue(Job(f"c{number}", "/f", 10**6, at), at, 0.0)
         elif step == "take up":
             row = _row(10_000 + number, 0.0, TicketState.READY)._replace(remaining_bytes=at)
-            queue.restore([row], 0.0, 99.0, lambda size: True)
+            _restore(queue, [row], 0.0)
         elif step == "ready" and queue.first_waiting() is not None:
             queue.make_ready(queue.first_waiting() or 0, 0.0, 99.0)
         elif step == "start" and ready:

@@ -5,7 +5,7 @@ A download loses its slot in one of three ways, and goes on without one:
 - It took less than `least_rate_bytes_s` for a whole look (`look_s`).
 - It never took any since it started, which shows sooner; slots of strangers that are not yet
   looked at are *on trial* and count as far as those before them were used
-  (`policies.laws.first_use`).
+  (`policies.laws.reputation`).
 - Its crowd holds slots beyond its part that were only *lent* to it (`policies.laws.crowds`).
 
 One without a slot that takes its share all the same pauses until a slot is free, for some seconds

@@ -17,9 +17,8 @@ from __future__ import annotations
 import math
 import sys
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from operator import itemgetter
 
 from ...protocol.bounded_table import BoundedTable
 from ..contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
@@ -311,57 +310,48 @@ class TicketQueue:
         )
 
     def restore(
-        self,
-        tickets: Iterable[TicketRow],
-        now: float,
-        ready_until_s: float,
-        is_large: Callable[[int], bool],
+        self, ticket: TicketRow, now: float, ready_until_s: float, is_large: Callable[[int], bool]
     ) -> None:
-        """Take up tickets from elsewhere; those that are known or over already stay out.
+        """Take up a ticket from elsewhere; one that is known or over already stays out.
 
-        Started ones, and those whose size is not large, are ready before all others; ready ones are
-        so again, all until `ready_until_s`. Those that wait are no change. A started one stays so
-        in the journal until its client asks: else the next server would count it, and keep it anew.
+        A started one, and one whose size is not large, is ready before all others; a ready one is
+        so again, all until `ready_until_s`. One that waits is no change. A started one stays so in
+        the journal until its client asks: else the next server would count it, and keep it anew.
         """
-        table, index, rank = self.table, self._index, self.rank
-        known, ended, turns = table.rows, self.ended, self._times_of_issue
-        ordered = sorted(tickets, key=itemgetter(0))
-        table.reserve(len(ordered))
-        for ticket in ordered:
-            number, client, file, size, left, weight, issued_s, state, lost_s = ticket[:9]
-            polls, early, word, network, back = ticket[9:]
-            if number in known or number in ended:
-                continue
-            if state.is_over:
-                self._remember(ticket)
-                continue
-            if client in index and self.find(client, file) is not None:
-                continue
-            returned = state is TicketState.STARTED
-            lost_s = min(lost_s, now) if returned and back else now
-            row = table.add(
-                *(number, client, file, size, left, weight, issued_s, lost_s),
-                *(word, network if is_large(size) else "", network),
-            )
-            table.polls[row] = min(polls, MOST_POLLS)
-            table.early[row] = min(early, MOST_POLLS)
-            turn = turns.taken_up(number, issued_s)
-            first = returned or not is_large(size)
-            key = -math.inf if first else rank(Ranked(turn, size, left, weight, issued_s))
-            if returned:
-                self._returned.add(number)
-                self._note(number)
-            if back and network and not first:
-                key += BACK
-            if first or state is TicketState.READY:
-                self._serve(key)
-                table.state[row] = READY
-                self.keep_until(row, ready_until_s - now + lost_s)
-            self._put(row, key)
-            self._hold(row)
-        own = bisect_left(ordered, ELSEWHERE, key=itemgetter(0))
-        if own:
-            self.next_number = max(self.next_number, ordered[own - 1].number + 1)
+        number, client, file, size, left, weight, issued_s, state, lost_s = ticket[:9]
+        polls, early, word, network, back = ticket[9:]
+        table, returned = self.table, state is TicketState.STARTED
+        if number in table.rows or number in self.ended:
+            return
+        if number < ELSEWHERE:
+            self.next_number = max(self.next_number, number + 1)
+        if state.is_over:
+            self._remember(ticket)
+            return
+        if self.find(client, file) is not None:
+            return
+        lost_s = min(lost_s, now) if returned and back else now
+        large, subnet = is_large(size), network
+        network = network if large else ""
+        row = table.add(
+            *(number, client, file, size, left, weight, issued_s, lost_s, word, network, subnet)
+        )
+        table.polls[row] = min(polls, MOST_POLLS)
+        table.early[row] = min(early, MOST_POLLS)
+        turn = self._times_of_issue.taken_up(number, issued_s)
+        first = returned or not large
+        key = -math.inf if first else self.rank(Ranked(turn, size, left, weight, issued_s))
+        if returned:
+            self._returned.add(number)
+            self._note(number)
+        if back and network and not first:
+            key += BACK
+        if first or state is TicketState.READY:
+            self._serve(key)
+            table.state[row] = READY
+            self.keep_until(row, ready_until_s - now + lost_s)
+        self._put(row, key)
+        self._hold(row)
 
     def _hold(self, row: int) -> None:
         client = self.table.client[row]
