@@ -187,6 +187,23 @@ def test_a_foreign_forged_or_old_ticket_is_refused_with_the_reason() -> None:
     assert json.loads(late.connection.body)["type"].endswith("/ticket-expired")
 
 
+def test_a_clock_that_is_set_makes_no_waiting_ticket_too_old() -> None:
+    house, ahead = House(slots=1), [0.0]
+    house.gate.parts.wall = lambda: house.clock.seconds() + ahead[0]
+    house.ask("192.0.2.1")
+    first, gone = house.ask("192.0.2.2"), house.ask("192.0.2.3")
+    number = house.keys.read_ticket(gone.token, "192.0.2.3", "/big.iso", 0.0).number
+    house.gate.policy.withdraw(number, house.clock.seconds())
+    ahead[0] = 20 * 86_400.0
+    house.clock.advance(1.0)
+    again = house.ask("192.0.2.2", token=first.token)
+    assert (again.connection.status, again.connection.fields["tidegate-place"]) == (503, "1")
+    late = house.ask("192.0.2.3", token=gone.token)
+    assert json.loads(late.connection.body)["type"].endswith("/ticket-expired")
+    ahead[0] = 0.0
+    assert house.ask("192.0.2.2", token=again.token).connection.fields["tidegate-place"] == "1"
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=80))
 def test_garbage_in_any_form_of_a_ticket_never_crashes(garbage: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -50,9 +52,11 @@ def read_proof(
     keys: KeyRing,
     passes: PassBook,
     ticket_max_age_s: float,
+    is_queued: Callable[[int], bool],
 ) -> Proof:
     """The proofs of a request. Raises `BadToken` with the reason for a bad one.
 
+    A ticket that waits (`is_queued`) is not too old, whatever the clock says.
     `PassBook.check_use` checks whether a pass has uses left, once the client is known.
     """
     headers = request.headers
@@ -64,7 +68,9 @@ def read_proof(
     token = find_ticket(request.headers, request.query)
     if token is not None:
         address = block_of(request.client_address)
-        ticket = keys.read_ticket(token, address, url_path, now, ticket_max_age_s)
+        ticket = keys.read_ticket(token, address, url_path, now, math.inf)
+        if now - ticket.issued_s > ticket_max_age_s and not is_queued(ticket.number):
+            keys.read_ticket(token, address, url_path, now, ticket_max_age_s)
     text = find_pass(request.headers, request.query)
     if text is not None:
         grant = passes.read(text, unquote(url_path), now)

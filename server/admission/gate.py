@@ -103,7 +103,7 @@ class Gate:
         self.leases = LeaseManager(parts, policy, settings, self.parked, self._check)
         self._driver = self.leases.driver
         self._small_below = settings.small_below_bytes
-        self.reception = Identifier(parts, self.parked, lambda: self._small_below)
+        self.reception = Identifier(parts, self.parked, lambda: self._small_below, self._is_queued)
         #: Since when requests are parked with tickets although nothing runs.
         self._idle_since_s: float | None = None
 
@@ -728,15 +728,17 @@ class Gate:
     def _waits(self, visit: AdmissionRequest) -> bool:
         """Whether the client has shown a ticket that has a place."""
         ticket = visit.proof.ticket
-        row = self.policy.ticket(ticket.number) if ticket is not None else None
+        return ticket is not None and self._is_queued(ticket.number)
+
+    def _is_queued(self, number: int) -> bool:
+        row = self.policy.ticket(number)
         return row is not None and row.state.is_queued
 
     def _token(
         self, number: int, visit: AdmissionRequest, issued_s: float | None = None
     ) -> tuple[str, float]:
         """The token of this ticket, and when the ticket was issued (Unix time)."""
-        if issued_s is None:
-            issued_s = self.policy.issued_s(number)
+        issued_s = self.policy.issued_s(number) if issued_s is None else issued_s
         issued_s = self.now() if issued_s is None else issued_s
         issued_s += self.parts.wall_ahead_s()
         return write_proof(self.parts.keys, number, visit.job, visit.proof, issued_s), issued_s

@@ -35,9 +35,13 @@ class Identifier:
     """
 
     def __init__(
-        self, parts: GateParts, holds: ParkedRequests, small_below: Callable[[], int]
+        self,
+        parts: GateParts,
+        holds: ParkedRequests,
+        small_below: Callable[[], int],
+        is_queued: Callable[[int], bool],
     ) -> None:
-        self.parts = parts
+        self.parts, self._waits = parts, is_queued
         self.blocked = BlockList(parts.wall)
         self.forged_total = 0
         self._told_of_key = False
@@ -116,9 +120,8 @@ class Identifier:
         """What the request proves; None when it was refused for a bad proof or a missing pass."""
         parts = self.parts
         try:
-            proof = read_proof(
-                request, url_path, now, parts.keys, parts.passes, parts.terms.ticket_max_age_s
-            )
+            age_s = parts.terms.ticket_max_age_s
+            proof = read_proof(request, url_path, now, parts.keys, parts.passes, age_s, self._waits)
         except BadToken as error:
             self._refuse_token(request, error)
             return None

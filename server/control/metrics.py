@@ -170,8 +170,7 @@ class _Live(Collector):
         figures = self._vitals.figures()
         figures["store_up"] = not figures["store_degraded"]
         figures["settings_revision"] = self._revisions.current.number
-        for name, text, field in _FIGURES:
-            yield _family(name, text, field, {"": figures[field]})
+        yield from (_family(*one, {"": figures[one[2]]}) for one in _FIGURES)
         for name, text, label, fields in _BY_LABEL:
             values = {word: figures[field] for word, field in fields.items()}
             yield _family(name, text, next(iter(fields.values())), values, label)

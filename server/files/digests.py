@@ -217,8 +217,7 @@ class DigestService:
             _stand_behind_others()
             return work(lambda: self._stopped)
 
-        if self._pool is None:
-            self._pool = disk_pool(self._threads, "digests")
+        self._pool = self._pool or disk_pool(self._threads, "digests")
         return in_pool(self._reactor, self._pool, in_thread)
 
     def learn(self, found: Iterable[tuple[FileKey, FileDigests]]) -> None:

@@ -31,8 +31,7 @@ class Disk:
         """Read this part; the result comes also when it cannot be read, as the next one learns."""
         if not self._most:
             return execute(_read, file, start, stop)
-        if self._pool is None:
-            self._pool = disk_pool(self._most, "disk")
+        self._pool = self._pool or disk_pool(self._most, "disk")
         return in_pool(self._reactor, self._pool, _read, file, start, stop)
 
 

@@ -327,9 +327,7 @@ class HttpConnection:
         """Have the loop watch for what is of interest now."""
         if not self.alive:
             return
-        events = 0
-        if not self._paused and not self._peer_closed:
-            events = _IN
+        events = 0 if self._paused or self._peer_closed else _IN
         if self._outbox is not None or self._room_call is not None or self._ending_tls:
             events |= _OUT
         self.loop.watch(self, events)

@@ -174,8 +174,7 @@ class PublishedDisk:
 
     def list(self, path: str) -> Iterator[Found]:
         with os.scandir(f"{self._root}/{path}") as names:
-            for name in names:
-                yield found_name(name)
+            yield from map(found_name, names)
 
     def digest(self, path: str, found: Found) -> tuple[Stamp, str]:
         return self._store.put(f"{self._root}/{path}")

@@ -114,8 +114,7 @@ class ManifestFile:
 
     def __iter__(self) -> Iterator[Entry]:
         with self.path.open("rb") as lines:
-            for line in lines:
-                yield decode_entry(line)
+            yield from map(decode_entry, lines)
 
 
 class Publisher:

@@ -304,8 +304,7 @@ class Carousel:
         return run
 
     def _next_first(self, limit: int, now: float) -> Run | None:
-        if self._pending is None:
-            self._pending = next(self._first_pass, None)
+        self._pending = self._pending or next(self._first_pass, None)
         if self._pending is None:
             return None
         block, first, end = self._pending

@@ -45,12 +45,10 @@ class SymbolSource:
         found: list[bytes | memoryview] = []
         for symbol in symbols:
             if symbol < k:
-                if source is None:
-                    source = memoryview(self._block(block))
+                source = source or memoryview(self._block(block))
                 found.append(source[symbol * size : (symbol + 1) * size])
             else:
-                if pool is None:
-                    pool = self._pool(block, symbols[-1] + 1 - k, until - k)
+                pool = pool or self._pool(block, symbols[-1] + 1 - k, until - k)
                 found.append(pool[symbol - k])
         return found
 

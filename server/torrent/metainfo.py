@@ -162,8 +162,7 @@ class MetainfoStore:
         if self._making is None and self._wishes and not self._stopped:
             wish = next(iter(self._wishes.values()))
             self._making = _Making(wish.file)
-            if self._pool is None:
-                self._pool = disk_pool(1, "torrents")
+            self._pool = self._pool or disk_pool(1, "torrents")
             work = in_pool(self._reactor, self._pool, self._making.run)
             made = work.addCallback(self._made, wish.file)
             made.addBoth(self._over, (wish.file.rep.key, wish.file.rep.url_path))
