@@ -712,6 +712,16 @@ def test_several_connections_open_once_an_answer_is_taken(
     assert virtual.right(DATA)
 
 
+def test_a_mirror_that_leads_to_another_one_is_left_out(virtual: VirtualRun) -> None:
+    """Its server took one download for two clients: no name of ours follows a redirect."""
+    with virtual.playing(Behaviour(DATA, rate=RATE)) as (mirror,):
+        with virtual.playing(Behaviour(DATA, redirect=mirror.url)) as (round_about,):
+            result = virtual.get(mirror.url, round_about.url)
+    assert virtual.right(DATA)
+    assert mirror.connections == 1
+    assert result.sources[1].dropped == "it leads to another of the mirrors"
+
+
 def test_no_more_connections_are_used_than_the_lease_allows(virtual: VirtualRun) -> None:
     lease = (("Tidegate-Ticket", "lease-9"), ("Tidegate-Lease-Connections", "2"))
     with virtual.playing(Behaviour(DATA, headers=lease, rate=RATE)) as (mirror,):

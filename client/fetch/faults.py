@@ -89,6 +89,7 @@ class DropReason(enum.StrEnum):
     REFUSES_PART = "it refuses a part of the file that it should have"
     OTHER_SIZE = "its copy has another size"
     DIFFERS = "its copy differs from the others'"
+    SAME_PLACE = "it leads to another of the mirrors"
 
 
 def fail(state: State, problem: DownloadFailed) -> Actions:
@@ -269,6 +270,9 @@ def redirected(state: State, lane: int, location: str) -> Actions:
     except BadUrl as error:
         state.reasons.append((FailureReason.PROTOCOL, str(error)))
         return drop(state, mirror, str(error))
+    if any(other.at == mirror.at for other in state.alive if other is not mirror):
+        # Its server would take this download for two.
+        return drop(state, mirror, DropReason.SAME_PLACE)
     return _connect_anew(state, mirror)
 
 
