@@ -304,6 +304,22 @@ def test_a_connection_has_two_requests_at_once_and_never_a_third() -> None:
     assert [block is not None for block in asked] == [True, True, False]
 
 
+def test_two_lanes_do_not_cut_each_other_off_before_an_answer() -> None:
+    """Each took what the other had asked for second, in every round trip, for ever."""
+    segments = SegmentMap([(0, 12_000)])
+    segments.expected = 2
+    for lane in (0, 1):
+        segments.join(lane, 0.0, rtt_s=0.048)
+        segments.lanes[lane].last_rate = 57_000.0
+        # What it has brought before.
+        segments.lanes[lane].meter.total_bytes = 300_000
+    segments.claim(0, 0, 8_000, 0.0)
+    segments.claim(0, 8_000, 12_000, 0.0)
+    segments.received(segments.claim(1, 0, 1, 0.0), 1, 0.0)
+    assert segments.ask(1, 0.04) is None
+    assert segments.stopped() == []
+
+
 def test_what_came_before_a_rest_counts_in_no_rate() -> None:
     meter = Meter()
     meter.start(0.0)

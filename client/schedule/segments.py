@@ -248,11 +248,8 @@ class SegmentMap:
         """No block under way is longer from here on; what that takes away is free again."""
         for lane in self.lanes.values():
             for block in list(lane.blocks):
-                end, cut = block.end, block.position + most_bytes
-                if cut < end:
-                    self._cut(block, cut)
-                    for start, stop in self.wanted.within(cut, end):
-                        self.free.add(start, stop)
+                if block.position + most_bytes < block.end:
+                    self._cut(block, block.position + most_bytes)
 
     def stopped(self) -> list[Segment]:
         """Blocks taken away since the last call: break off their transfers."""
@@ -287,6 +284,8 @@ class SegmentMap:
 
     def _cut(self, block: Segment, end: int) -> None:
         """Take [end, block.end) away from a block and leave it free."""
+        for start, stop in self.wanted.within(end, block.end):
+            self.free.add(start, stop)
         block.end = end
         if block.position >= end:
             self._stop(block)
@@ -355,19 +354,13 @@ class SegmentMap:
             early_s += own.rtt_s
         block.ask_at = min(block.ask_at, max(block.start, block.end - int(rate * early_s)))
 
-    def _alone(self, own: Lane) -> bool:
-        return (
-            self.choose is None
-            and self.expected <= 1
-            and not any(lane.present for lane in self.lanes.values() if lane is not own)
-        )
-
     def _size(self, own: Lane, now: float) -> int:
         size = self._wish(own, now)
         return size if own.most_bytes is None else min(size, max(own.most_bytes, self.least_bytes))
 
     def _wish(self, own: Lane, now: float) -> int:
-        if self._alone(own):
+        others = any(lane.present for lane in self.lanes.values() if lane is not own)
+        if self.choose is None and self.expected <= 1 and not others:
             return self.wanted.total
         rate = own.rate(now)
         if rate is None:
@@ -424,13 +417,19 @@ class SegmentMap:
                 before += left
         if worst is None:
             return False
-        speed = self._speed(self.lanes[worst.lane], now)
+        lane, first = self.lanes[worst.lane], self.lanes[worst.lane].blocks[0]
+        speed = self._speed(lane, now)
         if speed > 1.0 and self._better_left(own, worst, now):
             return False
         left = worst.end - worst.position
         wait_s = own.rtt_s
         take = int(((ahead + left) / speed - wait_s) / (1 / max(rate, 1.0) + 1 / speed))
         take = left if speed <= 1.0 or left - take < self.least_bytes else take
+        answers_s = first.handed_s + 2 * lane.rtt_s + self.margin_s
+        if take == left and ahead and first.position == first.start and now < answers_s:
+            # Its connection would be lost before the first answer. Two lanes that do so to each
+            # other never get one.
+            return False
         stretch = max(self._first, int(rate * self.stretch_s))
         if take > 2 * stretch and speed > 1.0:
             # From the far end, bit by bit: the answer that brings it all flows on undisturbed.
@@ -442,12 +441,8 @@ class SegmentMap:
             return False
         if speed <= 1.0:
             # It must not take anything over itself before it has spoken again.
-            self.lanes[worst.lane].last_rate = 1.0
-        cut = worst.end - take
-        end = worst.end
-        self._cut(worst, cut)
-        for start, stop in self.wanted.within(cut, end):
-            self.free.add(start, stop)
+            lane.last_rate = 1.0
+        self._cut(worst, worst.end - take)
         return True
 
     def _better_left(self, own: Lane, block: Segment, now: float) -> bool:
