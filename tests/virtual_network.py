@@ -18,7 +18,7 @@ from faulty_mirrors import Behaviour, Script, Step
 
 from tidegate.client.api import Options, Result, build, read_urls
 from tidegate.client.fetch.metalink import Metalink
-from tidegate.client.net.network import Endpoint, Readable, Receiver
+from tidegate.client.net.network import Endpoint, Network, Readable, Receiver
 
 #: One way; what a mirror sends next leaves when its last part has come.
 LATENCY_S = 0.0001
@@ -83,7 +83,7 @@ class Connection:
 
     rtt_s = 2 * LATENCY_S
 
-    def __init__(self, network: VirtualNetwork, script: Script, receiver: Receiver) -> None:
+    def __init__(self, network: Network, script: Script, receiver: Receiver) -> None:
         script.connections += 1
         self._network = network
         self._receiver: Receiver | None = receiver

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import math
 import os
+import random
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +21,7 @@ from tidegate.client.fetch.download import Download
 from tidegate.client.net.network import Endpoint, Readable, Receiver
 from tidegate.protocol.session import OFFER_TYPE
 
+from .others import LATENCY_S, LYING, Connection, Script, other_server
 from .programs import SimulatedClient, read_head
 from .schedule import ScheduledEvent
 from .wire import Channel
@@ -58,7 +61,13 @@ class EngineNetwork:
         if self.alive:
             call()
 
-    def connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> EngineTransport:
+    def connect(
+        self, endpoint: Endpoint, receiver: Receiver, timeout_s: float
+    ) -> EngineTransport | _Timer:
+        other = self.client.other(endpoint.host)
+        if other is not None:
+            connection = Connection(self, other, receiver)
+            return self.call_later(2 * LATENCY_S, connection.open)
         return EngineTransport(self, receiver, timeout_s, is_here=endpoint.host == SERVER)
 
     def in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
@@ -223,21 +232,57 @@ class EngineClient(SimulatedClient):
             return
         folder = self.world.root / "got" / self.name
         folder.mkdir(parents=True, exist_ok=True)
+        # Random choices of the engine, by its name.
+        number = int(self.name.rpartition("-")[2])
         options = Options(
             data_folder=folder / "data",
             environ={},
-            # Random choices of the engine, by its name.
-            seed=int(self.name.rpartition("-")[2]),
+            seed=number,
             client_id=self.name,
             headers=(("User-Agent", self.manner.agent),),
             multicast="multicast.enabled" in self.world.plan.settings,
+            **self._wishes(number),
         )
         self._engine = EngineNetwork(self)
-        urls = read_urls(f"http://{SERVER}{self.file}")
+        urls = read_urls([f"http://{SERVER}{self.file}", *self._elsewhere()])
         self._path = folder / "file"
         self._download = download = build(self._engine, urls, self._path, options)
         download.when_over = lambda: self._ended(download)
         download.start()
+
+    def _wishes(self, number: int) -> dict[str, Any]:
+        """What its user asks for, where other servers have the file, too."""
+        plan = self.world.plan
+        if not plan.others:
+            return {}
+        rng = random.Random(f"wishes {plan.seed} {number}")
+        wishes: dict[str, Any] = {"connections": rng.choice([None, None, 2])}
+        if rng.random() < 0.3:
+            wishes["limit_bytes_s"] = plan.line_bytes_s * rng.choice([0.2, 2.0])
+        if rng.random() < 0.4 and not self.world.changes_files:
+            content = self.world.versions(self.file)[0].content
+            wishes["checksum"] = "sha256", hashlib.sha256(content).digest()
+        return wishes
+
+    def _elsewhere(self) -> list[str]:
+        """Other places of the file that its user names."""
+        plan = self.world.plan
+        if "mirrors" in plan.settings:
+            return []
+        return [f"http://m{number}.example{self.file}" for number in range(len(plan.others))]
+
+    def other(self, host: str) -> Script | None:
+        """Another server of this name that has its file."""
+        plan, world = self.world.plan, self.world
+        for number, kind in enumerate(plan.others):
+            if host == f"m{number}.example":
+                key = host, self.file
+                if key not in world.others:
+                    content = world.versions(self.file)[0].content
+                    rate = plan.line_bytes_s * (0.3, 1.0, 3.0)[(plan.seed + number) % 3]
+                    world.others[key] = other_server(kind, self.file, content, host, rate)
+                return world.others[key]
+        return None
 
     def hears(self, status: int, fields: dict[str, str]) -> None:
         """An answer's header is here."""
@@ -258,9 +303,19 @@ class EngineClient(SimulatedClient):
             return
         got = self._path.read_bytes()
         self.size = self.body_bytes = len(got)
-        if all(one.content != got for one in self.world.versions(self.file)):
+        is_right = any(one.content == got for one in self.world.versions(self.file))
+        if not is_right and not self._was_lied_to(download):
             self.world.broken("RightBytes", f"{self} has a file that is of no version")
         self._end("done")
+
+    def _was_lied_to(self, download: Download) -> bool:
+        """Whether only a server that lies had answered: then there is nothing to compare with."""
+        result = download.result
+        assert result is not None
+        ours, *others = result.sources
+        checked = result.verified in ("checksum", "digest", "pieces")
+        lying = any(one in LYING for one in self.world.plan.others)
+        return lying and not checked and not ours.bytes and sum(one.bytes > 0 for one in others) < 2
 
     def _misbehave(self) -> None:
         if self.over:

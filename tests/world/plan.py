@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .mover import MOVERS
+from .others import LYING, OTHERS
 from .programs import MANNERS, ClientPlan
 from .wire import PROXY, REPORT_PORT
 
@@ -101,6 +102,11 @@ _SMALL, _RARELY_SMALL = 0.25, 0.9
 _SMALL_CLIENTS, _SMALL_FAULTS = 5, 4
 #: The part of these whose clients are of one network.
 _SMALL_CROWD = 0.2
+#: The part of the worlds whose files other servers have, too; how many these are, and how many
+#: `tidegate get` and other clients come then.
+_ELSEWHERE, _MOST_OTHERS, _MOST_GETS, _MOST_BESIDE = 0.08, 3, 3, 4
+#: How many bytes a file has there at most.
+_ELSEWHERE_BYTES = 3_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,9 @@ class Theme:
     small: float = 0.0
     #: Its policy, with one slot for all; nothing: as elsewhere.
     policy: str = ""
+    #: How long its database takes for a write at most, on a server near its clients; 0: as
+    #: elsewhere.
+    write_s: float = 0.0
 
 
 #: Programs that keep a ticket: one that its server has lost comes back with them.
@@ -164,7 +173,11 @@ _RARE_THEMES = (
     Theme(("lose journal", "kill again"), ("", "503"), _KEEPERS, policy="ticket"),
     Theme(("lose journal",), ("", "503"), (*_KEEPERS, "curl-retry"), lasts_s=(0.5, 2.0)),
     Theme(("database full", "database slow"), ("asked", "503", "200"), lasts_s=(0.5, 1.5)),
+    # What its clients have is on record a moment later.
+    Theme(("kill",), ("done",), ("tidegate",), ("ask again",), policy="ticket", write_s=0.3),
 )
+#: The way to a server that is near.
+_NEAR_S = 0.0005
 _RARELY = 0.5
 
 
@@ -207,6 +220,8 @@ class WorldPlan:
     mover: str = ""
     #: Whether clients speak TLS.
     is_secure: bool = False
+    #: What each other server that has the files is like, by its name in `others.OTHERS`.
+    others: tuple[str, ...] = ()
 
     @property
     def last_fault_s(self) -> float:
@@ -227,6 +242,7 @@ def read_plan(text: str) -> WorldPlan:
     found = json.loads(text)
     found["clients"] = tuple(ClientPlan(**one) for one in found["clients"])
     found["faults"] = tuple(FaultPlan(**one) for one in found["faults"])
+    found["others"] = tuple(found.get("others", ()))
     return WorldPlan(**found)
 
 
@@ -423,6 +439,11 @@ def draw_plan(seed: int) -> WorldPlan:
         mover=mover,
         is_secure=is_secure,
     )
+    if theme is not None and theme.write_s:
+        plan = dataclasses.replace(plan, write_s=theme.write_s, latency_s=_NEAR_S)
+    elsewhere = random.Random(f"others {seed}")
+    if elsewhere.random() < _ELSEWHERE:
+        return _elsewhere(plan, elsewhere)
     part = _SMALL
     if is_rare:
         part = _RARELY_SMALL
@@ -468,6 +489,49 @@ def _small(plan: WorldPlan, theme: Theme | None, rng: random.Random) -> WorldPla
         nodes=0,
         mover="",
         is_secure=False,
+    )
+
+
+def _elsewhere(plan: WorldPlan, rng: random.Random) -> WorldPlan:
+    """The same with one process, few clients, and other servers that have the files, too.
+
+    At most one of these lies: without any digest the majority counts.
+    """
+    others = [rng.choice(sorted(OTHERS)) for _ in range(rng.randint(1, _MOST_OTHERS))]
+    lying = [kind for kind in others if kind in LYING]
+    for kind in lying[1:]:
+        others[others.index(kind)] = "plain"
+    files = {path: min(size, _ELSEWHERE_BYTES) for path, size in plan.files.items()}
+    gets = rng.randint(1, _MOST_GETS)
+    clients = []
+    for number in range(gets + rng.randint(0, _MOST_BESIDE)):
+        one = rng.choice(plan.clients)
+        program = "tidegate" if one.program == "get" else one.program
+        clients.append(
+            dataclasses.replace(
+                one,
+                name=f"client-{number}",
+                program="get" if number < gets else program,
+                address=f"198.18.{number}.{number + 1}",
+            )
+        )
+    rooms = ("torrent.", "mirrors", "multicast.", "gate.")
+    settings = {name: one for name, one in plan.settings.items() if not name.startswith(rooms)}
+    if rng.random() < 0.5:
+        # The server names them.
+        settings["mirrors"] = [f"http://m{number}.example/" for number in range(len(others))]
+    kinds = FAULTS.keys() | _RARE_FAULTS.keys()
+    return dataclasses.replace(
+        plan,
+        settings=settings,
+        files=files,
+        clients=tuple(sorted(clients, key=lambda one: one.comes_s)),
+        faults=tuple(one for one in plan.faults if one.kind in kinds),
+        machines=0,
+        nodes=0,
+        mover="",
+        is_secure=False,
+        others=tuple(others),
     )
 
 

@@ -56,10 +56,10 @@ def test_neither_hashes_nor_earlier_worlds_change_a_history() -> None:
 
     108 has two machines, of which one is lost. In 3598 a person asks for a secret of an
     authenticator, and the length of its picture is time on the line. 763 sends by multicast, a
-    mirror follows a channel in 264. In 1995 Apache stands before a gate. Clients
-    of 433 speak TLS. 3 is small.
+    mirror follows a channel in 264. In 43 Apache stands before a gate. Clients
+    of 49 speak TLS. 3 is small. Three other servers have the files of 18.
     """
-    seeds = ["348", "501", "348", "3", "108", "26", "419", "3598", "763", "264", "1995", "433"]
+    seeds = ["348", "501", "348", "3", "108", "26", "419", "3598", "763", "264", "43", "49", "18"]
 
     def digests(hash_seed: str, seeds: list[str]) -> list[str]:
         command = [PYTHON, "-c", DIGESTS, *seeds]

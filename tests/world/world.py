@@ -33,6 +33,7 @@ from .mirror import FollowedChannel
 from .mover import Mover
 from .operator import Operator
 from .oracles import Oracle, TheLoopRests, ToldStartsAreKept, all_oracles
+from .others import Script
 from .plan import FaultPlan, WorldPlan
 from .programs import ClientPlan, FileVersion, HttpExchange, SimulatedClient
 from .schedule import ProcessEnded, Schedule, StandingStill, VirtualPool
@@ -111,6 +112,8 @@ class World:
         self.policy = plan.policy
         #: What a mirror follows, in worlds that publish.
         self.channel: FollowedChannel | None = None
+        #: Other servers that have a file, by host and path.
+        self.others: dict[tuple[str, str], Script] = {}
         self._mover: Mover | None = None
         self._pools: list[VirtualPool] = []
         self.root = Path()
@@ -260,6 +263,8 @@ class World:
         """Whether a client may fail: its file was away, it heard nothing, or its wait was ended."""
         away = any(kind in ("delete", "withdraw", "cancel") for kind in self._kinds)
         unheard = isinstance(client, EngineClient) and client.unheard >= Options().max_failures
+        # What other servers have is another version then.
+        away = away or (bool(self.plan.others) and self.changes_files)
         return away or unheard or client.turned_away or client.last_status == 404
 
     def hides(self, client: SimulatedClient) -> bool:
@@ -281,6 +286,11 @@ class World:
     def has_only(self, kinds: set[str]) -> bool:
         """Whether no other fault is part of the plan, but for those that only look."""
         return self._kinds <= kinds | _HARMLESS
+
+    @property
+    def changes_files(self) -> bool:
+        """Whether a file gets another content."""
+        return self.has_fault("replace") or self.has_fault("overwrite")
 
     @property
     def keeps_times(self) -> bool:
