@@ -174,3 +174,17 @@ def test_a_network_is_asked_about_behind_many_that_stand_aside(
     for now in (1.0, 2.0):
         policy.advance(now)
     assert policy.place(len(networks)) == 1
+
+
+def test_one_here_that_a_rule_has_just_stopped_keeps_no_slot_from_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "POLICIES", {**registry.POLICIES, "held": HeldPolicy})
+    monkeypatch.setattr(HeldPolicy, "held", set())
+    policy = server("held")
+    for client in "ab":
+        ask(policy, job(client, capped=False), 0.0)
+    assert isinstance(ask(policy, job("n1", capped=True), 1.0), Wait)
+    policy.release(1, 2.0, True)
+    HeldPolicy.held.add(CAPPED)
+    assert isinstance(policy.offer(job("c", capped=False), 2.0), Admit)

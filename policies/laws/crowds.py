@@ -170,8 +170,8 @@ class Crowds:
 
     @property
     def holds_any(self) -> bool:
-        """Whether any crowd has, or lately had, slots that it does not use."""
-        return bool(self._wasted or self._lost)
+        """Whether `stands_aside` may be true of any ticket now."""
+        return bool(self.rule or self._wasted or self._lost)
 
     def holds_newcomer(self, network: str, now: float) -> bool:
         """Whether its crowd has as much in front as it may have."""
@@ -186,7 +186,7 @@ class Crowds:
         if self.rule is not None and self.rule(row, now):
             return True
         network = self._table.network[row]
-        unused = self._unused(network, now) if network and self.holds_any else 0
+        unused = self._unused(network, now) if network and (self._wasted or self._lost) else 0
         if not unused:
             return False
         if self._shares and self._held[network] >= max(1, self.part() - unused):
