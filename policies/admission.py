@@ -361,11 +361,10 @@ class AdmissionPolicy:
             self.crowds.ticket_waits(row, now)
             self._note_newcomer(job, queue.table.remaining[row], now)
             self._ready.promote(now, ADMISSION.per_offer)
-        if self._may_start(row, now):
-            return self._start_ticket(row, job, now)
-        self._note_counting(row, job, now)
-        times = self.state.reputation.times(job.client)
-        return self.advice.slowly(self._wait(row, now), times)
+        told = self._start_or_wait(row, job, now)
+        if isinstance(told, Admit):
+            return told
+        return self.advice.slowly(told, self.state.reputation.times(job.client))
 
     def _returning(self, row: int, job: Job, now: float) -> Decision:
         queue, table, settings = self.queue, self.queue.table, self.settings
@@ -395,22 +394,20 @@ class AdmissionPolicy:
                 return self.advice.slowly(self._wait_on(row, now), extra)
         if table.state[row] == WAITING:
             self._ready.promote(now, ADMISSION.per_offer)
-        if self._may_start(row, now):
+        return self._start_or_wait(row, job, now, early=early)
+
+    def _start_or_wait(
+        self, row: int, job: Job, now: float, *, early: bool = False
+    ) -> Admit | Wait:
+        if self._room.is_small(row):
+            may_start = self._room.for_small(now, self.queue.table.number[row])
+        else:
+            may_start = not self.crowds.stands_aside(row, now) and self.policy.may_start(row, now)
+            if job.counts_body and job.present and not may_start:
+                self.policy.wants_body(row, now)
+        if may_start:
             return self._start_ticket(row, job, now)
-        self._note_counting(row, job, now)
-        if early:
-            return self._wait_on(row, now)
-        return self._wait(row, now)
-
-    def _note_counting(self, row: int, job: Job, now: float) -> None:
-        if job.counts_body and job.present and not self._room.is_small(row):
-            self.policy.wants_body(row, now)
-
-    def _may_start(self, row: int, now: float) -> bool:
-        if not self._room.is_small(row):
-            return not self.crowds.stands_aside(row, now) and self.policy.may_start(row, now)
-        number = self.queue.table.number[row]
-        return self._room.for_small(now, number)
+        return self._wait_on(row, now) if early else self._wait(row, now)
 
     def turn_has_come(self, row: int, now: float) -> bool:
         """Whether a slot is free for this ticket of a large job beside those before it."""
