@@ -873,3 +873,18 @@ def test_a_resume_that_waited_is_never_of_another_content(tmp_path: Path, drippe
             bench.clock.advance(0)
         answer = Answer(client.taken())
         assert (answer.status, answer.body) == (200, BIG[:-1])
+
+
+def test_requests_that_wait_for_the_same_file_share_its_fields_and_plan(tmp_path: Path) -> None:
+    """Each had a copy of 1.5 KB while it waited."""
+    keeper = Gatekeeper()
+    bench = Bench(tmp_path, admission=keeper)
+    bench.write("a.bin", BODY)
+    for lines in (b"", b"", b"Range: bytes=1-9\r\n", b"Range: bytes=2-9\r\n"):
+        bench.connect().send(b"GET /a.bin HTTP/1.1\r\nHost: h\r\n%b\r\n" % lines)
+    one, same, part, other = (plan for _, _, plan, _ in keeper.waiting)
+    assert one is same
+    shared = {id(field) for field in one.headers}
+    for plan in (part, other):
+        assert len([field for field in plan.headers if id(field) not in shared]) == 2
+        assert plan.status == 206

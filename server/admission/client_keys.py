@@ -140,9 +140,8 @@ class Clients:
         return found
 
     def _within_bounds(self, block: str, name: str) -> str:
-        now = self._now()
-        passed_s, full = now - self._since_s, len(self._lately[0]) >= NAMES.most // 2
-        if full or passed_s >= NAMES.unused_s:
+        passed_s = (now := self._now()) - self._since_s
+        if passed_s >= NAMES.unused_s or len(self._lately[0]) >= NAMES.most // 2:
             forgets_all = passed_s >= 2.0 * NAMES.unused_s
             self._before = (set(), Counter()) if forgets_all else self._lately
             self._lately, self._since_s = (set(), Counter()), now

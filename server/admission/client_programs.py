@@ -79,11 +79,7 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
     # holding serves both. The name may stand behind that of a program that runs curl; busybox says
     # only `Wget`. All bear a minute of silence unless told less. aria2 follows 20 redirects.
     _impatient(
-        r"^aria2/",
-        drip_lines=_MANY_LINES,
-        counts_body=True,
-        redirects=19,
-        redirect_s=_PATIENT_S,
+        r"^aria2/", drip_lines=_MANY_LINES, counts_body=True, redirects=19, redirect_s=_PATIENT_S
     ),
     _impatient(r"(^| )(curl|wget|wget2|aria2|axel)(/|$)", drip_lines=_MANY_LINES, counts_body=True),
     ToolRule(agent=r"^Debian APT|^APT-|apt-", manner="hold", redirects=50, redirect_s=_PATIENT_S),
@@ -100,23 +96,12 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
         redirect_s=_PATIENT_S,
     ),
     # A redirect does not renew its patience.
-    ToolRule(
-        agent=r"^cargo[ /]",
-        manner="hold",
-        silent_s=35.0,
-        drip_lines=0,
-        counts_body=True,
-    ),
+    ToolRule(agent=r"^cargo[ /]", manner="hold", silent_s=35.0, drip_lines=0, counts_body=True),
     # The same after 60 s, and once only: libcurl below 30 bytes of the body a second.
     ToolRule(agent=r"^mamba/", manner="hold", silent_s=65.0, drip_lines=0, counts_body=True),
     # The same after 10 s.
     ToolRule(
-        agent=r"^pacman/",
-        manner="hold",
-        silent_s=15.0,
-        drip_lines=0,
-        counts_body=True,
-        redirects=9,
+        agent=r"^pacman/", manner="hold", silent_s=15.0, drip_lines=0, counts_body=True, redirects=9
     ),
     # HttpURLConnection asks for text/html as a browser does, and cannot come back.
     _impatient(r"(^| )Java/[0-9]", redirects=18, redirect_s=_PATIENT_S),

@@ -26,7 +26,7 @@ class EvidenceTuning:
     #: A name that wasted a place has no evidence for this time, seconds.
     wasted_s: float = 3600.0
     #: Names that are remembered in all, by their hashes: 120 bytes each.
-    most: int = 32_768
+    most: int = 16_384
     #: Names of one prefix that may count by the age of their proof alone: proofs can be collected.
     most_by_age: int = 1024
 

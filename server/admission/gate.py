@@ -636,7 +636,7 @@ class Gate:
         request = ParkedRequest(self.parked, visit, rule, wait)
         self.parked.add(request)
         self._keep(request, wait, waits_for)
-        visit.request.on_gone(lambda: self.left(request, False))
+        visit.request.on_gone(request.gone)
         return request
 
     def _keep(self, request: ParkedRequest, wait: Wait, waits_for: ParkedFor) -> None:

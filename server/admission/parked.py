@@ -106,6 +106,10 @@ class ParkedRequest:
         self.over = True
         cancel(self._trickle_call, self._look_call)
 
+    def gone(self) -> None:
+        """Its client has left."""
+        self._parked.host.left(self, False)
+
     def _look(self) -> None:
         self._look_call = None
         self._parked.host.offer_again(self)
@@ -141,25 +145,24 @@ class ParkedRequest:
         return text.encode("ascii")
 
 
+#: Most have one request, and a dictionary for one takes 230 bytes.
+_Groups = dict[Any, tuple[ParkedRequest, ...]]
+
+
 class ParkedRequests:
     """All parked requests, by what they wait for and by client, within bounds."""
 
-    def __init__(
-        self,
-        host: ParkingGate,
-        reactor: Clock,
-        most: int,
-    ) -> None:
+    def __init__(self, host: ParkingGate, reactor: Clock, most: int) -> None:
         self.host = host
         self.call_later: Callable[..., DelayedCall] = reactor.callLater
         #: The requests that may be parked at once. If it falls, parked ones stay.
         self.most = most
         #: In the order of arrival.
         self._requests: dict[ParkedRequest, None] = {}
-        self._by_client: dict[str, dict[ParkedRequest, None]] = {}
+        self._by_client: _Groups = {}
         self._by_network: PrefixShares[ParkedRequest] = PrefixShares()
         #: Those that wait for a place.
-        self._by_ticket: dict[int, dict[ParkedRequest, None]] = {}
+        self._by_ticket: _Groups = {}
         self._unchecked: list[ParkedRequest] = []
 
     def __len__(self) -> int:
@@ -192,7 +195,8 @@ class ParkedRequests:
     def add(self, request: ParkedRequest) -> None:
         self._requests[request] = None
         self._by_network.add(request, request.visit.job.network)
-        self._by_client.setdefault(request.visit.job.client, {})[request] = None
+        client = request.visit.job.client
+        self._by_client[client] = (*self._by_client.get(client, ()), request)
 
     def bind(self, request: ParkedRequest, wait: Wait, waits_for: ParkedFor) -> None:
         """Let the request wait for this from now on."""
@@ -202,11 +206,11 @@ class ParkedRequests:
             self._unbind(request)
             request.ticket = ticket
             if ticket is not None:
-                self._by_ticket.setdefault(ticket, {})[request] = None
+                self._by_ticket[ticket] = (*self.with_ticket(ticket), request)
 
     def with_ticket(self, ticket: int) -> tuple[ParkedRequest, ...]:
         """The requests that wait with this ticket, in the order of arrival."""
-        return tuple(self._by_ticket.get(ticket, ()))
+        return self._by_ticket.get(ticket, ())
 
     def has_place(self, client: str, file: str) -> bool:
         """Whether a request of this download waits with a ticket."""
@@ -222,7 +226,7 @@ class ParkedRequests:
 
     def connection_ended(self, client: str, file: str) -> None:
         """A download lost a connection, or its lease is over: offer its next requests again."""
-        for request in tuple(self._by_client.get(client, ())):
+        for request in self._by_client.get(client, ()):
             if request.waits_for is ParkedFor.CONNECTION and request.visit.job.file == file:
                 self.host.offer_again(request)
                 if request.waits_for is ParkedFor.CONNECTION and not request.over:
@@ -252,10 +256,11 @@ class ParkedRequests:
             request.ticket = None
 
 
-def _drop(table: dict[Any, dict[ParkedRequest, None]], key: Any, request: ParkedRequest) -> None:
-    requests = table[key]
-    del requests[request]
-    if not requests:
+def _drop(table: _Groups, key: Any, request: ParkedRequest) -> None:
+    requests = tuple(one for one in table[key] if one is not request)
+    if requests:
+        table[key] = requests
+    else:
         del table[key]
 
 

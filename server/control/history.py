@@ -97,7 +97,7 @@ class Arrivals:
         self._seen: set[int] = set()
         self._seen_before: set[int] = set()
         self._since_s = 0.0
-        self._programs: BoundedTable[int, str] = BoundedTable(20_000)
+        self._programs: BoundedTable[int, str] = BoundedTable(10_000)
         self._fresh: list[ArrivalRecord] = []
         self._taken: list[ArrivalRecord] = []
 
@@ -106,7 +106,7 @@ class Arrivals:
         key = hash((record.client, record.file))
         # Within ten minutes it is the same arrival, after twenty it never is.
         passed_s = record.at_s - self._since_s
-        if passed_s > 600.0 or len(self._seen) >= 25_000:
+        if passed_s > 600.0 or len(self._seen) >= 16_000:
             self._seen_before = self._seen if passed_s <= 1200.0 else set()
             self._seen, self._since_s = set(), record.at_s
         fresh = key not in self._seen and key not in self._seen_before

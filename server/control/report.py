@@ -131,8 +131,7 @@ async def _make_report(server: Server, period: Period) -> tuple[Report, Series]:
     levels = ("people_waiting", "goodput_bytes_s", "last_wait_s")
     rates = ("ends_judged", "ends_kept", "admitted_small", "refused", "errors")
     arrivals, files, peaks, sums = await ask(
-        server.store,
-        lambda c: read_period(c, sought, _network_of, levels, rates, server.now()),
+        server.store, lambda c: read_period(c, sought, _network_of, levels, rates, server.now())
     )
     end_s = max(since_s + 1.0, min(sought.until_s, server.now()))
     history = await server.history.read(since_s, end_s, POINTS)

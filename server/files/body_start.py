@@ -62,7 +62,7 @@ class FileStart:
     request: Request
     file: OpenFile
     plan: BodyPlan
-    pieces: list[Piece]
+    pieces: Sequence[Piece]
     touched: Touched
     disk: Disk
     plan_anew: Callable[[Request], None] | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ...protocol.headers import format_http_date, format_link, format_repr_digest, parse_want_digest
 from ...protocol.manifest import FileDigests, Source
@@ -42,12 +43,11 @@ class RepresentationHeaders:
         mtime_s: int,
         digests: FileDigests | None,
         want: bytes | None = None,
-    ) -> list[Header]:
+    ) -> tuple[Header, ...]:
         """The fields that describe a file, the same for GET, HEAD and 304."""
         if want is not None and parse_want_digest(want.decode("latin-1")).get("sha-256", 1) <= 0:
             digests = None
-        lines = b"".join(self.block(rep, mtime_s, digests)).splitlines()
-        return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
+        return _fields_of(b"".join(self.block(rep, mtime_s, digests)))
 
     def block(
         self, rep: Representation, mtime_s: int, digests: FileDigests | None
@@ -98,3 +98,10 @@ class RepresentationHeaders:
         for mirror in self.sources_of(rep.url_path):
             links.append(format_link(mirror.url, rel="duplicate", pri=str(mirror.priority)))
         return ", ".join(links)
+
+
+@lru_cache(maxsize=256)
+def _fields_of(block: bytes) -> tuple[Header, ...]:
+    """Those of these lines, once for all requests: each that waits or runs keeps them."""
+    pairs = (line.partition(b": ") for line in block.splitlines())
+    return tuple((name, value) for name, _, value in pairs)

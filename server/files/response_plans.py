@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from ...protocol.errors import BadRange
@@ -16,8 +16,8 @@ from .transfer import BodyPlan, Representation
 
 
 def answer_or_plan(
-    request: Request, rep: Representation, fields: list[Header], mtime_s: int, now: float
-) -> tuple[BodyPlan, list[Piece]] | None:
+    request: Request, rep: Representation, fields: Sequence[Header], mtime_s: int, now: float
+) -> tuple[BodyPlan, Sequence[Piece]] | None:
     """Settle conditions and ranges: what is to be sent, or None after an answer without a body.
 
     `fields` describe the representation, `mtime_s` is what the client is told of its time.
@@ -62,17 +62,22 @@ def answer_or_plan(
 
 
 def _plan_body(
-    fields: list[Header], ranges: list[tuple[int, int]] | None, size: int
-) -> tuple[BodyPlan, list[Piece]]:
+    fields: Sequence[Header], ranges: list[tuple[int, int]] | None, size: int
+) -> tuple[BodyPlan, Sequence[Piece]]:
     """What to send of a representation of this size: these ranges, or all of it."""
     if ranges is None:
-        whole: list[Piece] = [(0, size)] if size else []
-        return BodyPlan(200, tuple(fields), ((0, size),), size), whole
+        return _whole(tuple(fields), size)
     kind, span, pieces, count = parts_of(dict(fields)[b"Content-Type"], ranges, size)
-    headers = [(name, kind if name == b"Content-Type" else value) for name, value in fields]
+    headers = [one if one[0] != b"Content-Type" else (one[0], kind) for one in fields]
     if span:
         headers.append((b"Content-Range", span))
     return BodyPlan(206, tuple(headers), tuple(ranges), count), pieces
+
+
+@lru_cache(maxsize=256)
+def _whole(fields: tuple[Header, ...], size: int) -> tuple[BodyPlan, Sequence[Piece]]:
+    """The plan of all requests for the whole file that wait or run."""
+    return BodyPlan(200, fields, ((0, size),), size), ((0, size),) if size else ()
 
 
 def parts_of(

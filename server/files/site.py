@@ -270,7 +270,7 @@ class Site:
         fields = self.fields.fields(rep, mtime_s, digests, headers.get(b"want-repr-digest"))
         may_be_known = chosen is None and rep is file.rep
         if chosen is not None:
-            fields = chosen.fields(fields)
+            fields = tuple(chosen.fields(fields))
         elif may_be_known and digests is not None:
             self._know(request, rep, digests)
         planned = answer_or_plan(request, rep, fields, mtime_s, now)

@@ -74,7 +74,7 @@ PAST: tuple[PastFault, ...] = (
         "gone-stays-parked",
         "tests/attacks/test_parked.py",
         "server.admission.gate",
-        "        visit.request.on_gone(lambda: self.left(request, False))\n",
+        "        visit.request.on_gone(request.gone)\n",
         "",
     ),
     PastFault(
