@@ -16,6 +16,7 @@ import pytest
 from tests.installed import APART, PACKAGE, PYTHON, ROOT, TIDEGATE, user_environ, wheel
 from tests.running import RunningServer, make_release, serving
 from tidegate.commands import COMMANDS
+from tidegate.protocol.version import __version__
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 #: Of all that `serve`, `get`, `plan` and `simulate` need, where pip compiles no module: 95 MB.
@@ -125,6 +126,7 @@ def test_the_client_alone_downloads_with_four_packages(tmp_path: Path) -> None:
     with serving(tmp_path / "release", tmp_path / "state") as server:
         url, program = f"{server.url}/tool.iso", home / "bin" / "tidegate-get"
         # On a terminal: the package that draws there is an extra.
+        assert run([program, "--version"], tmp_path) == f"tidegate {__version__}\n"
         shown = run(["script", "-qec", f"{program} {url}", "/dev/null"], tmp_path)
         assert "tool.iso: 3.0 MB in" in shown
         library = "import sys, tidegate; tidegate.fetch_blocking(sys.argv[1:], 'by-library.iso')"

@@ -220,8 +220,7 @@ def waiting_page(s: Steering, /, state: str, language: str, **given: str | None)
     if any(value is not None for value in given.values()):
         of = {"state": state, "language": language}
         every = {"state": "", "language": "", "title": found["title"], "text": found["text"]}
-        rows = [every, *found["words"]]
-        old = next((row for row in rows if of.items() <= row.items()), of)
+        old = next((row for row in [every, *found["words"]] if of.items() <= row.items()), of)
         new = {name: value for name, value in given.items() if value is not None}
         found = s.api.call("PUT", "/waiting-page", {**old, **new}).body
     s.tell(found, _show_words)

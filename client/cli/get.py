@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from ...protocol.version import __version__
+
 
 class _Unit(click.ParamType[Any]):
     """A size, rate or duration with its unit."""
@@ -76,6 +78,7 @@ Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt
 @click.option("--explain", is_flag=True, help="Say what was predicted, decided and measured.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line on standard error.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing unless it fails.")
+@click.version_option(__version__, message="tidegate %(version)s")
 @click.option(
     "--limit-rate", "limit_bytes_s", type=_Unit("rate"), help="Limit the rate: 2MB/s, 10Mbit."
 )

@@ -92,8 +92,7 @@ class Journal:
         self._load()
 
     def _load(self) -> None:
-        size = os.fstat(self._fd).st_size
-        lines = os.pread(self._fd, min(size, 64 << 20), 0).split(b"\n")
+        lines = os.pread(self._fd, min(os.fstat(self._fd).st_size, 64 << 20), 0).split(b"\n")
         try:
             head = json.loads(lines[0])
             identity = Identity(
