@@ -82,6 +82,7 @@ def take(server: RunningServer, folder: Path) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1]).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     installed.install()
     installed.enter(os.environ)
     over = threading.Event()
