@@ -173,8 +173,10 @@ _RARE_THEMES = (
     Theme(("lose journal", "kill again"), ("", "503"), _KEEPERS, policy="ticket"),
     Theme(("lose journal",), ("", "503"), (*_KEEPERS, "curl-retry"), lasts_s=(0.5, 2.0)),
     Theme(("database full", "database slow"), ("asked", "503", "200"), lasts_s=(0.5, 1.5)),
-    # What its clients have is on record a moment later.
-    Theme(("kill",), ("done",), ("tidegate",), ("ask again",), policy="ticket", write_s=0.3),
+    # What its clients have is on record a moment later. One of 30 such worlds hits that moment, so
+    # three parts of the rare worlds are such.
+    *3
+    * (Theme(("kill",), ("done",), ("tidegate",), ("ask again",), policy="ticket", write_s=0.3),),
 )
 #: The way to a server that is near.
 _NEAR_S = 0.0005
