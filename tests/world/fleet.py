@@ -366,6 +366,8 @@ class FleetLife:
     def make_database(self, url: str, *, clustered: bool = False) -> Database:
         """The database of all machines, which some may not reach."""
         found = Database(sqlite_url(self.root / "cluster.db"), clustered=clustered)
+        # A file that was never opened looks replaced, which no cluster's database can be.
+        found.migrate()
         machine = self.running.reactor.machine
 
         def begins(*_: object) -> None:
