@@ -309,13 +309,13 @@ class EngineClient(SimulatedClient):
         self._end("done")
 
     def _was_lied_to(self, download: Download) -> bool:
-        """Whether only a server that lies had answered: then there is nothing to compare with."""
+        """Whether a server that lies had answered, and no two others: then nothing tells which."""
         result = download.result
         assert result is not None
         ours, *others = result.sources
         checked = result.verified in ("checksum", "digest", "pieces")
         lying = any(one in LYING for one in self.world.plan.others)
-        return lying and not checked and not ours.bytes and sum(one.bytes > 0 for one in others) < 2
+        return lying and not checked and not ours.bytes and sum(one.bytes > 0 for one in others) < 3
 
     def _misbehave(self) -> None:
         if self.over:

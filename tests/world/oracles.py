@@ -467,6 +467,8 @@ class TicketsLast(Oracle):
             # Its ticket was on record as used before its last bytes left (docs/operations.md).
             left = world.plan.files[client.file] - self._had.get(client, 0)
             ended = ended or left <= world.plan.buffer_bytes + self._ON_THE_WAY_BYTES
+            # It told the server that it wanted no more of it, before another one failed it.
+            ended = ended or (client.plan.program == "get" and bool(world.plan.others))
             until_s = until_s if ended else world.started_s + lasts_s
         taken_out = taken_out or self._known_to.get(client, math.inf) < world.lives
         if status == 403 and now < until_s and not taken_out:
