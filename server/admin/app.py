@@ -39,7 +39,7 @@ from .router import Router
 from .turns import LoopTurns
 from .web import Answer, Call, Principal, html, problem_answer, redirect
 
-VISITOR = "tidegate-login"
+VISITOR = "tidegate-browser"
 ZONE = "tidegate-zone"
 log = Logger()
 
