@@ -19,7 +19,7 @@ and not in the network (the idea of cake-autorate).
   that come and go are natural trials. They decide over `evidence_s` once they weigh `evidence`, or
   sooner if the goodput stands still meanwhile.
 - *Has the line more?* A *probe* raises the cap by `grown` for a moment, as BBR does. If more than
-  `followed` arrives, the line has more. What a probe leaves under way is drained at `drain_part`.
+  `followed` arrives, the line has more. What a probe leaves in a queue is drained at `drain_part`.
 - *Has the line fallen?* Less than `fallen` of it arrives, and all downloads lost at once, which
   lines of their own would not do. The queue before the line is drained at `fall_drain_part`, what
   arrives meanwhile is the line, and then a probe of twice that tests the fall. While nothing
@@ -646,10 +646,12 @@ class Bottleneck:
         doubtful = self._doubts >= self._most_doubts and len(crowd) >= 3
         if doubtful:
             self._doubts, self._most_doubts = 0, 2 * self._most_doubts
-        self._probe = _Probe(now, 1.0, 0, FINDER.drain_part, doubtful=doubtful)
+        self._probe = drain = _Probe(now, 1.0, 0, FINDER.drain_part, doubtful=doubtful)
         if self._held_part() >= 0.5 and goodput + beyond >= FINDER.followed * self._line:
             # More was sent than arrived: until that has drained, the line carries what arrives.
-            self._probe.acked_bytes, self._probe.acked_s = probe.acked_bytes, probe.acked_s
+            drain.acked_bytes, drain.acked_s = probe.acked_bytes, probe.acked_s
+        # Perhaps there is nothing to drain.
+        self._let_drain(drain, FINDER.drain_part, now, flying_bytes, samples)
 
     def _let_drain(
         self,

@@ -28,7 +28,7 @@ class Size:
 #: What each room may have: its size of today and 2 to 3 % more. A change that makes a room smaller
 #: lowers its budget, and one that raises a budget says why in its commit.
 BUDGETS: Mapping[str, Size] = {
-    "policies": Size(9_810, 92),
+    "policies": Size(9_812, 92),
     "protocol": Size(4_659, 70),
     "server": Size(44_268, 331),
     "client": Size(14_301, 42),

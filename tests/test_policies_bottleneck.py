@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.policies import lab
 from tidegate.policies.bottleneck import Bottleneck, LineOrders, Sample
 from tidegate.policies.capacity import Capacity
 from tidegate.policies.contract import Job
@@ -607,6 +608,12 @@ def test_what_probes_leave_before_a_line_is_gone_before_the_next(line: float, co
         standing.append(sum(client.socket for client in world.clients.values()) / line)
     assert sum(standing) / len(standing) <= 0.06
     assert world.acked - acked >= 0.97 * line * 50
+
+
+def test_a_probe_that_leaves_nothing_before_the_line_is_not_drained() -> None:
+    """A quarter second of each five went at three quarters: 3 % of this mean at 400 Mbit/s."""
+    day = lab.scaled(lab.mixed(1), 12.0)
+    assert lab.simulated("fair", day, None) <= 1.235 * lab.ideal(day, ())
 
 
 def test_probes_of_a_long_path_cost_no_more_than_those_of_a_short_one() -> None:
